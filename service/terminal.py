@@ -94,10 +94,9 @@ def lines(response: SearchResponse) -> Iterator[str]:
         yield from _hit_lines(hit)
     count = len(response.hits)
     matched = f", best match {response.matched}" if response.matched and response.hits else ""
-    unmatched = "" if response.unmatched is None else f", {response.unmatched} left out by min_matched"
     stages = {name: ms for name, ms in response.timings_ms.model_dump().items() if ms is not None}
     times = f"{stages.pop('total'):.1f} ms ({', '.join(f'{name} {ms:.2f}' for name, ms in stages.items())})"
-    hits = f"{count} hit{'' if count == 1 else 's'} of {response.candidates:,} candidates{matched}{unmatched}"
+    hits = f"{count} hit{'' if count == 1 else 's'} of {response.candidates:,} candidates{matched}"
     yield f"{hits}, {response.mode}, task {response.task}; {times}"
 
 

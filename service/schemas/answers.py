@@ -213,7 +213,6 @@ class SearchResponse(Model):
     total: int | None = optional("Number of all documents that match the filter; present without a query.")
     matched: Matched | None = optional("How well the best candidate matches; present if it was judged.")
     unjudged: str | None = optional("Why `matched` is missing.")
-    unmatched: int | None = optional("Number of `candidates` that `min_matched` left out.")
     searched: str | None = optional("What was searched for, if `prefix` or `spelling` changed it.")
     did_you_mean: str | None = optional("The query, better spelt.")
     excluded: list[str] | None = optional("The words of `-word` in the query, which documents must not have.")

@@ -193,10 +193,6 @@ class SearchRequest(Model):
         description="Condition that restricts all legs to matching documents.",
         examples=[{"field": "year", "gte": 2019}],
     )
-    min_matched: Literal["strong", "weak"] | None = Field(
-        default=None,
-        description="Leave out candidates that match less well than this.",
-    )
     boosts: list[Boost] = Field(
         default_factory=list,
         max_length=10,

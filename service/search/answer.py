@@ -65,9 +65,8 @@ Documents = Sequence[tuple[str, Plain]]
 class Candidates:
     """The candidates of a query in their order.
 
-    levels: how well each column matches; None if `unjudged` says why not. unmatched: how many candidates `min_matched`
-    left out, None if the request has none. pinned: ids of the documents that rules put first. named: ordinals of those
-    whose name the query is.
+    levels: how well each column matches; None if `unjudged` says why not. pinned: ids of the documents that rules put
+    first. named: ordinals of those whose name the query is.
     """
 
     query: EncodedQuery
@@ -75,7 +74,6 @@ class Candidates:
     fused: Fused
     levels: Levels | None
     unjudged: str | None
-    unmatched: int | None
     ranking: Ranked
     pinned: Sequence[str]
     named: Ordinals
@@ -110,14 +108,11 @@ def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
     if plan.task in context.parts.encoder.heads and request.like is None:
         answer["head_query"] = candidates.query.head
     if request.facets or plan.ranges:
-        whole = candidates.unmatched is None
-        answer |= _facets(context, table.ordinals if whole else table.ordinals[np.sort(candidates.fused.order)])
+        answer |= _facets(context, table.ordinals)
     answer["timings_ms"] = _UNTIMED | context.clock.milliseconds()
     answer |= plan.facts
     if "rules" in plan.facts:
         answer["rules"] = plan.facts["rules"] | {"pinned": candidates.pinned}
-    if candidates.unmatched is not None:
-        answer["unmatched"] = candidates.unmatched
     return answer
 
 

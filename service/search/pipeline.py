@@ -35,7 +35,7 @@ from lightretriever.service.errors import (
 )
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.schemas import LegName, LinearFusion, Plain
-from lightretriever.service.search.answer import LEVELS, Candidates, Levels, build_answer, build_listing, matches
+from lightretriever.service.search.answer import LEVELS, Candidates, build_answer, build_listing, matches
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import check_explained
@@ -135,14 +135,12 @@ def _search(context: SearchContext) -> Plain:
         clock.add("fuse", started)
         if results.named.size > 1:
             first = list(dict.fromkeys([*pinned.values(), *_best_named(context, query, results.named, table, fused)]))
-        columns, unmatched = np.searchsorted(table.ordinals, first).tolist() if first else [], None
+        columns = np.searchsorted(table.ordinals, first).tolist() if first else []
         if first:
             fused = _with_columns(fused, columns)
-        if plan.request.min_matched is not None and (levels is not None or "dense" not in hits):
-            fused, unmatched = _matching(fused, levels, LEVELS.index(plan.request.min_matched), columns)
         ranking = _ranked(context, table, fused, columns)
         return build_answer(
-            context, Candidates(query, table, fused, levels, unjudged, unmatched, ranking, [*pinned], results.named)
+            context, Candidates(query, table, fused, levels, unjudged, ranking, [*pinned], results.named)
         )
 
 
@@ -212,8 +210,7 @@ def _hits(context: SearchContext, results: LegResults, legs: Sequence[LegName]) 
             context.missing[name] = outcome.reason
             if outcome.error is not None and outcome.reason == "failed":
                 context.log_failure(name, outcome.error)
-    request = context.plan.request
-    if not hits or (context.missing and not (request.allow_partial and request.min_matched is None)):
+    if not hits or (context.missing and not context.plan.request.allow_partial):
         errors = [outcome.error for outcome in results.outcomes.values()]
         _give_up(context.missing, errors, context.plan.deadline_ms * SEARCH_UNTIL)
     if "sparse" in hits and not results.query.terms:  # the search split a text without words
@@ -270,8 +267,6 @@ def _filled(
         table.scores[table.legs.index("dense")], shares = read.dense, read.shares
     else:
         shares = _asked(context, "sparse", partial(legs["sparse"].shares, query, table.ordinals), RESCORE_UNTIL)
-        if shares is None and context.plan.request.min_matched and context.unscored["sparse"] == "failed":
-            raise SearchFailedError("The leg sparse failed. The reason is in the log; try again later.")
         dense = table.legs.index("dense")
         if (missing := table.missing(dense)).size:
             scores = _asked(context, "dense", partial(legs["dense"].scores, query, missing), RESCORE_UNTIL)
@@ -371,15 +366,6 @@ def _with_columns(fused: Fused, columns: list[int]) -> Fused:
     missing = np.setdiff1d(np.array(columns, np.intp), fused.order)
     order = np.concatenate([fused.order, missing])
     return replace(fused, order=order, shares=np.nan_to_num(fused.shares), scores=np.nan_to_num(fused.scores))
-
-
-def _matching(fused: Fused, levels: Levels | None, least: int, pinned: list[int]) -> tuple[Fused, int]:
-    """Leave out of a ranking what matches less well than the level `least`, but the columns `pinned`, and return how
-    many these are."""
-    kept = np.isin(fused.order, pinned)
-    if levels is not None:
-        kept |= levels[fused.order] >= least
-    return replace(fused, order=fused.order[kept]), fused.order.size - int(kept.sum())
 
 
 def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:

@@ -353,7 +353,6 @@ class RequestReader:
         yield from self._of_task(request.task)
         yield from self._of_dense(request)
         if request.like is None:
-            yield from self._of_matched(request)
             yield from self._of_typing(request)
         yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
@@ -378,33 +377,13 @@ class RequestReader:
 
     def _of_like(self, request: SearchRequest) -> Iterator[FieldError]:
         message = "it is for a text to search for, which `like` takes the place of: leave one of them out"
-        names = ("query", "task", "spelling", "prefix", "min_matched", "rerank")
+        names = ("query", "task", "spelling", "prefix", "rerank")
         yield from self._of_none(request, names, message)
 
     def _of_none(self, request: SearchRequest, names: Iterable[str], message: str) -> Iterator[FieldError]:
         for name in names:
             if value := getattr(request, name):
                 yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
-
-    def _of_matched(self, request: SearchRequest) -> Iterator[FieldError]:
-        least, task = request.min_matched, request.task or self.default_task
-        if least is None:
-            return
-        if request.query is None:
-            yield FieldError("min_matched", "it needs a query, whose hits it judges: give one, or leave it out", least)
-        elif "dense" not in self.modes:
-            yield FieldError("min_matched", f"it goes by the dense score, and {_NO_DENSE}", least)
-        elif "dense" not in self._legs(request):
-            message = (
-                "it goes by the dense score: search in mode hybrid or dense, with a weight of the dense leg above 0"
-            )
-            yield FieldError("min_matched", message, least)
-        elif task in self.tasks and self.tasks[task] is None:
-            message = (
-                f"the bundle has no thresholds of a match for the task {shortened(task)}, see `matched` in /info: "
-                "leave it out"
-            )
-            yield FieldError("min_matched", message, least)
 
     def _of_dense(self, request: SearchRequest) -> Iterator[FieldError]:
         """Name the fields that need a dense leg, where the bundle has none."""

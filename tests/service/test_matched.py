@@ -154,54 +154,6 @@ def test_an_answer_says_why_it_is_not_judged(
     assert not any("matched" in hit for hit in answer["hits"])
 
 
-@pytest.mark.parametrize("least", ["weak", "strong"])
-def test_hits_that_match_less_well_are_left_out_of_every_page(meaning: TestClient, least: Matched) -> None:
-    query = "harvest honey in summer, adjust the brakes of a bicycle"
-    every = ask(meaning, query, candidates=10)
-    good = [hit["id"] for hit in every["hits"] if LEVELS.index(hit["matched"]) >= LEVELS.index(least)]
-    assert 0 < len(good) < len(every["hits"])
-    answer = ask(meaning, query, candidates=10, min_matched=least)
-    assert [hit["id"] for hit in answer["hits"]] == good
-    assert [hit["rank"] for hit in answer["hits"]] == list(range(1, len(good) + 1))
-    assert answer["candidates"] - answer["unmatched"] == len(good)
-    assert (answer["candidates"], answer["matched"]) == (every["candidates"], every["matched"])
-    paged = [ask(meaning, query, candidates=10, min_matched=least, k=1, offset=n) for n in range(len(good) + 1)]
-    assert [hit["id"] for page in paged for hit in page["hits"]] == good
-    assert {page["unmatched"] for page in paged} == {answer["unmatched"]}
-    grouped = ask(meaning, query, candidates=10, min_matched=least, group_by="title")
-    assert {hit["id"] for hit in grouped["hits"]} == set(good)
-
-
-@pytest.mark.parametrize("fields", [{}, {"mode": "dense"}, {"group_by": "title"}])
-def test_a_pinned_document_is_none_of_those_left_out(
-    meaning: TestClient, meaningful_bundle: Bundle, tmp_path: Path, fields: dict[str, Any]
-) -> None:
-    query = "harvest honey in summer"
-    last = ask(meaning, query, candidates=10)["hits"][-1]
-    assert last["matched"] == "none"
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(f"pinned:\n  - {{query: {query}, documents: [{last['id']}]}}")
-    settings = SETTINGS.model_copy(update={"rules": rules})
-    with client_of(meaningful_bundle, settings) as client:
-        answer = ask(client, query, candidates=10, min_matched="weak", **fields)
-    assert answer["hits"][0]["id"] == last["id"]
-    assert answer["candidates"] - answer["unmatched"] == len(answer["hits"]) > 1
-
-
-@pytest.mark.parametrize("fields", [{}, {"group_by": "title"}, {"explain": True, "snippets": {}}])
-def test_no_hit_is_an_answer(meaning: TestClient, fields: dict[str, Any]) -> None:
-    answer = ask(meaning, NONSENSE, min_matched="weak", **fields)
-    assert (answer["hits"], answer["matched"]) == ([], "none")
-    assert answer["unmatched"] == answer["candidates"] > 0
-
-
-def test_a_query_without_a_dense_score_has_no_hit_that_matches(meaning: TestClient) -> None:
-    # The tokenizer lacks the word, which the documents have in another form.
-    answer = ask(meaning, "bicycling", min_matched="weak")
-    assert ask(meaning, "bicycling")["hits"][0]["dense"] is None
-    assert (answer["hits"], answer["unmatched"]) == ([], answer["candidates"])
-
-
 def test_a_bundle_without_thresholds_fields_and_spellings_says_nothing_of_them(client: TestClient) -> None:
     answer = ask(client, "music")
     assert "matched" not in answer
