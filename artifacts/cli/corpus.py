@@ -58,7 +58,11 @@ def corpus(
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out.")] = None,
     delimiter: Annotated[
         str | None,
-        typer.Option(metavar="SIGN", help="What separates the cells of CSV: one sign, or `tab`.", show_default="found"),
+        typer.Option(
+            metavar="SIGN",
+            help="What separates the cells of CSV: one sign, or `tab`.",
+            show_default="comma; in .tsv, tab",
+        ),
     ] = None,
     quote: Annotated[
         str | None,

@@ -16,9 +16,9 @@ from lightretriever.artifacts.progress import tracked
 
 __all__ = ["Columns", "write_row_corpus"]
 
-_REMEDY: Final = "Mend the row, or pass --skip-bad to leave such rows out."
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MAX_NAMED: Final = 30
+_COLUMNS: Final = "See --id, --title and --text, and --delimiter and --columns of CSV."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,37 +49,24 @@ class _Reader:
     written: Written
     ids: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
-    seen: dict[str, None] = field(default_factory=dict)
-    id_column: str | None = None
-
-    def check(self, names: list[str] | None) -> None:
-        """Raise ValueError for a table of these columns without a named one, or with two of a name."""
-        if names is None:
-            return
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f'two columns have the name "{twice[0]}"; rename one')
-        for name in [*self.columns.named, *([] if self.columns.text else ["text"])]:
-            if name not in names:
-                raise ValueError(_missing(name, names))
 
     def document(self, row: Row, place: str) -> bytes:
         """The line of the corpus that a row at `place` becomes. Raises ValueError for a bad row."""
-        columns = self.columns
-        self.seen.update(dict.fromkeys(row))
-        if self.written.numbered is None:  # the first row decides for all
-            self.id_column = columns.id or ("_id" if "_id" in row else None)
-            self.written.numbered = self.id_column is None
-            self.written.id_column = self.id_column
-        title = columns.title or ("title" if "title" in row else None)
-        texts = columns.text or ("text",)
+        columns, written = self.columns, self.written
+        if written.numbered is None:  # the first row decides for all
+            written.id_column = columns.id or ("_id" if "_id" in row else None)
+            written.numbered = written.id_column is None
+        title, texts = columns.title or "title", columns.text or ("text",)
         document = {
-            "_id": str(self.written.rows) if self.id_column is None else _id(row, self.id_column),
-            "title": "" if title is None or row.get(title) is None else _text(row, title),
-            "text": "",
+            "_id": str(written.rows) if written.id_column is None else _id(row, written.id_column),
+            "title": _text(row, title),
+            "text": "\n\n".join(filter(None, (_text(row, name) for name in texts))),
         }
-        document["text"] = _joined(row, texts, titled=bool(document["title"].strip()))
-        used = {self.id_column, title, *texts, *columns.drop}
+        if not document["title"].strip() and all(row.get(name) is None for name in texts):
+            if texts[0] not in row:
+                raise ValueError(_missing(texts[0], row))
+            raise ValueError(f'column "{texts[0]}" is null, where a text is expected')
+        used = {written.id_column, title, *texts, *columns.drop}
         for name, value in row.items():
             if name not in used and value is not None:
                 if name in document:
@@ -89,18 +76,6 @@ class _Reader:
         if (first := self.ids.setdefault(found.id, place)) != place:
             raise ValueError(f'id "{found.id}" was already used in {first}')
         return found.raw
-
-    def finish(self, source: Path) -> None:
-        """Raise CorpusError where no row had a named column, or there is no document."""
-        needed = [*self.columns.named, *([] if self.columns.text else ["text"])]
-        for name in needed if self.seen else ():
-            if name not in self.seen and name not in self.columns.drop:
-                raise CorpusError(f"{readable(source)}: {_missing(name, self.seen)}.", remedy="Name another column.")
-        if not self.written.documents:
-            reasons = [f" {reason}." for reason in self.written.skipped.reasons[:1]]
-            raise CorpusError(
-                f"{readable(source)}: no row became a document.{''.join(reasons)}", remedy="Give another table."
-            )
 
 
 def write_row_corpus(
@@ -122,37 +97,45 @@ def write_row_corpus(
     """
     check_output(output, overwrite=overwrite)
     written = Written(texts=len(files), rows=0, dropped=list(columns.drop))
-    reader = _Reader(columns, written)
     with new_corpus(output) as file:
-        for line in tracked(_lines(files, reader, dialect, skip_bad=skip_bad), "corpus", total=None, unit="rows"):
+        lines = _lines(files, _Reader(columns, written), dialect, skip_bad=skip_bad)
+        for line in tracked(lines, "corpus", total=None, unit="rows"):
             file.write(line + b"\n")
-        reader.finish(source)
+            written.documents += 1
+        if not written.documents:
+            reasons = [f" {reason}." for reason in written.skipped.reasons[:1]]
+            what = f"{readable(source)}: no row became a document.{''.join(reasons)}"
+            raise CorpusError(what, remedy="Give another table.")
     return written
 
 
 def _lines(files: list[Path], reader: _Reader, dialect: Dialect, *, skip_bad: bool) -> Iterator[bytes]:
-    written = reader.written
+    columns, written, seen = reader.columns, reader.written, dict.fromkeys(reader.columns.drop)
     for path in files:
-        with open_table(path, dialect, reader.columns.drop) as (names, rows):
-            try:
-                reader.check(names)
-            except ValueError as error:
-                raise CorpusError(
-                    f"{readable(path)}: {error}.", remedy="See --id, --title and --text, and --columns."
-                ) from error
+        with open_table(path, dialect, columns.drop) as (names, rows):
+            if names is not None:
+                _check(columns, names, path)
             for place, row in rows:
                 written.rows = (written.rows or 0) + 1
                 try:
                     if isinstance(row, ValueError):
                         raise row
-                    line = reader.document(row, f"{path.name}, {place}")
+                    seen.update(dict.fromkeys(row))
+                    yield reader.document(row, f"{path.name}, {place}")
                 except ValueError as error:
                     if not skip_bad:
-                        raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=_REMEDY) from error
+                        remedy = "Mend the row, or pass --skip-bad to leave such rows out."
+                        raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=remedy) from error
                     written.skipped.add(f"{readable(path)}, {place}: {error}")
-                    continue
-                written.documents += 1
-                yield line
+            if names is None and written.documents:
+                _check(columns, seen, path)
+
+
+def _check(columns: Columns, there: Collection[str], path: Path) -> None:
+    """Raise CorpusError where a column that is named, or `text`, is not among those that are `there`."""
+    for name in [*columns.named, *([] if columns.text else ["text"])]:
+        if name not in there:
+            raise CorpusError(f"{readable(path)}: {_missing(name, there)}.", remedy=_COLUMNS)
 
 
 def _missing(name: str, there: Collection[str]) -> str:
@@ -172,19 +155,11 @@ def _id(row: Row, name: str) -> str:
 
 
 def _text(row: Row, name: str) -> str:
-    value = row[name]
-    if not isinstance(value, str):
+    """The text in a column; none where it is null, or an object of JSON leaves it out."""
+    value = row.get(name)
+    if value is not None and not isinstance(value, str):
         raise ValueError(f'column "{name}" must hold texts, found {value!r:.80}')
-    return value
-
-
-def _joined(row: Row, names: tuple[str, ...], *, titled: bool) -> str:
-    texts = [_text(row, name) for name in names if row.get(name) is not None]  # an object of JSON may leave one out
-    if not texts and not titled:
-        if names[0] not in row:
-            raise ValueError(_missing(names[0], row))
-        raise ValueError(f'column "{names[0]}" is null, where a text is expected')
-    return "\n\n".join(filter(None, texts))
+    return value or ""
 
 
 def _number(name: str, value: Any) -> Any:
@@ -194,6 +169,6 @@ def _number(name: str, value: Any) -> Any:
     if not _NUMBER.fullmatch(digits):
         raise ValueError(f'column "{name}": {value!r:.80} is no number')
     found = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
-    if found in (math.inf, -math.inf):
+    if math.isinf(found):
         raise ValueError(f'column "{name}": {found!r} is beyond the numbers that JSON has')
     return found
