@@ -79,9 +79,9 @@ async def over_http(url: str, *options: str, more: Mapping[str, str] | None = No
 
 
 @asynccontextmanager
-async def in_process(url: str, timeout_s: float = 120) -> AsyncIterator[Client]:
+async def in_process(url: str) -> AsyncIterator[Client]:
     """The same tools in this process, without a transport."""
-    async with AsyncSearchClient(url, timeout_s=timeout_s) as service, Client(make_server(service)) as client:
+    async with AsyncSearchClient(url, timeout_s=120) as service, Client(make_server(service)) as client:
         yield client
 
 
@@ -197,7 +197,7 @@ async def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
 
 async def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay() -> None:
     with Scripted(problem(500, "search_failed", detail="No leg could answer."), hang_up) as server:
-        async with in_process(server.url, timeout_s=1) as client:
+        async with in_process(server.url) as client:
             result = await client.call_tool("search", {"query": "music"})
             assert (result.is_error, text_of(result)) == (True, FAILED)
             result = await client.call_tool("search", {"query": "music"})

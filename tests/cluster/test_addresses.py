@@ -134,7 +134,7 @@ def test_a_node_that_does_not_answer_is_left_alone(patience_s: float, times: int
         hung.set()
         for _ in range(4):  # the nodes take turns
             with suppress(ClusterTimeoutError), cluster.translated():
-                cluster.client.info(request_timeout=0.5)
+                cluster.client.info(request_timeout=2)
         hung.clear()
         cluster.close()
     assert len(seen) == times

@@ -145,7 +145,7 @@ def test_rules_are_the_same(bundle: Bundle, settings: Settings, tmp_path: Path) 
 
 
 def test_documents_and_terms_are_the_same(bundle: Bundle, engine: SearchEngine) -> None:
-    with SearchEngine.open(bundle) as local:
+    with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as local:
         for document in ("music", 'odd id/with "quotes" & ünï', "doc-50"):
             assert engine.document(document) == local.document(document)
             assert engine.terms(document) == local.terms(document)

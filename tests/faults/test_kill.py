@@ -124,9 +124,11 @@ def kill_a_worker(place: Place, server: Server, url: str) -> int:
         wait_until(lambda: "\nlightretriever_ready 1.0" in httpx2.get(f"{url}/metrics", timeout=60).text)
         answers = traffic.result()
     assert survivor in children(server)
-    # What was under way on the killed worker, one request of each of its connections, and no other.
-    assert Counter(answer.status for answer in answers if answer.status != 200) == {0: lost}
-    return lost
+    # What was under way on the killed worker, a request of each of its connections at most, and no other.
+    failed = [answer.status for answer in answers if answer.status != 200]
+    assert 0 < len(failed) <= lost
+    assert set(failed) == {0}
+    return len(failed)
 
 
 def test_a_worker_killed_under_load_is_replaced_and_the_other_answers(full: bool, figure: Figure, place: Place) -> None:

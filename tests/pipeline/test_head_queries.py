@@ -143,7 +143,7 @@ def test_without_learned_impacts_the_sparse_leg_stays(tmp_path: Path) -> None:
         run(*only("index"), recipe, "--output", tmp_path / "same")
         recipes.change(recipe, without="head")
         run(*only("index"), recipe, "--output", tmp_path / "without")
-        with SearchEngine.open(Bundle.open(tmp_path / "without")) as without:
+        with SearchEngine.open(Bundle.open(tmp_path / "without"), engine.settings) as without:
             assert ranked(engine, "play music", "sparse") == ranked(without, "play music", "sparse")
 
 

@@ -70,7 +70,7 @@ def test_a_folder_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_is_served(tmp_path: Path) -> None:
-    environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "1"}
+    environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "1", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
     command = [*COMMAND, "--port", "0", "--folder", str(tmp_path / "demo")]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -10,12 +10,14 @@ from pathlib import Path
 from threading import Event
 from time import sleep
 
+import httpx2
 import pytest
 
 from lightretriever.service.serving.connection import Connection
 from lightretriever.service.settings import Settings
 from tests.service.live import live_bundles
 from tests.service.process import Server
+from tests.support.asking import samples
 from tests.support.waiting import wait_until
 from tests.support.wire import POST, dial, received
 
@@ -99,7 +101,7 @@ def test_of_many_new_connections_the_last_ones_are_answered_and_so_is_one_that_w
         ask(connection)
     with closing(dial(narrow)) as busy:
         busy.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(BODY))
-        sleep(0.5)
+        wait_until(lambda: samples(httpx2.get(f"{narrow}/metrics").text)["requests_in_flight",] == 2)  # with this one
         silent = [dial(narrow) for _ in range(50)]
         assert all(is_closed(connection) for connection in (*idle, *silent[:43]))
         assert all(ask(connection).startswith(b"HTTP/1.1 200 ") for connection in silent[43:])

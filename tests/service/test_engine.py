@@ -111,7 +111,7 @@ def test_timings_are_there_for_the_stages_that_took_place(engine: SearchEngine) 
 
 
 def test_ready_only_after_the_warm_up_and_not_after_closing(tiny_bundle: Bundle) -> None:
-    engine = SearchEngine.open(tiny_bundle, Settings(warm_up_queries=1))
+    engine = SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1))
     with raises(NotReadyError):
         engine.require_ready()
     engine.warm_up()

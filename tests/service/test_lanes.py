@@ -92,7 +92,7 @@ def test_the_time_of_late_searches_counts() -> None:
 
 @pytest.mark.usefixtures("handed_over")
 def test_the_time_of_a_leg_in_another_thread_counts(tiny_bundle: Bundle) -> None:
-    with warm(tiny_bundle, Settings(warm_up_queries=1)) as engine:
+    with warm(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1)) as engine:
         clock, recent = StageClock(), Recent()
         recent.measure(lambda: engine.answer(SearchRequest(query="music"), clock), clock)
         assert clock.handed_s > 0
@@ -101,7 +101,7 @@ def test_the_time_of_a_leg_in_another_thread_counts(tiny_bundle: Bundle) -> None
 
 
 def test_while_a_call_hangs_no_search_is_light(tiny_bundle: Bundle, gate: threading.Event) -> None:
-    with warm(tiny_bundle, Settings(warm_up_queries=1)) as engine:
+    with warm(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1)) as engine:
         call = engine.submit(gate.wait)
         wait_until(lambda: call.started > 0)
         assert is_light(SearchRequest(query="music"), engine)  # it is not late

@@ -103,7 +103,7 @@ def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch:
     for queries, seconds, most in ((7, 600.0, 7), (1_000_000, 1e-6, 1)):
         searches.clear()
         monkeypatch.setattr(Settings, "warm_up_s", seconds)
-        with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=queries)) as engine:
+        with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=queries)) as engine:
             engine.warm_up()
             engine.require_ready()
         assert len(searches) == most
@@ -124,7 +124,7 @@ def test_a_warm_up_goes_on_after_two_late_searches(
 
     monkeypatch.setattr("lightretriever.service.search.engine.search", busy)
     monkeypatch.setattr(Settings, "warm_up_s", 1e-6)
-    with SearchEngine.open(tiny_bundle, Settings(warm_up_queries=2)) as engine:
+    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=2)) as engine:
         if late == 3:
             with pytest.raises(DeadlineError):
                 engine.warm_up()

@@ -165,18 +165,18 @@ def test_nor_can_one_without_direction(engine: SearchEngine) -> None:
 
 def test_examples_are_queries_that_find_something(tmp_path: Path) -> None:
     texts = [*[("", KHMER)] * 20, *((f"a music player {number}", "") for number in range(9)), *[("", "漢字")] * 20]
-    with SearchEngine.open(odd_bundle(tmp_path / "bundle", texts, "tokens")) as engine:
+    with SearchEngine.open(odd_bundle(tmp_path / "bundle", texts, "tokens"), SETTINGS) as engine:
         assert len(engine.examples) == 3
         assert all(example.startswith("a music player") for example in engine.examples)
 
 
 def test_examples_are_short_titles_and_probes_of_usual_length(tmp_path: Path) -> None:
     long = [(f"music {'9' * 100_000} a b", ""), ("", "The first sentence is no example. Nor is another.")]
-    with SearchEngine.open(odd_bundle(tmp_path / "long", long, "tokens")) as engine:
+    with SearchEngine.open(odd_bundle(tmp_path / "long", long, "tokens"), SETTINGS) as engine:
         assert engine.examples == []
         assert engine.parts.documents.probes(1) == [f"music {'9' * 194}"]
     titles = [(title, "A text about music.") for title in ("player", "music", " play  music ", "terminal", "x" * 61)]
-    with SearchEngine.open(odd_bundle(tmp_path / "short", titles, "words")) as engine:
+    with SearchEngine.open(odd_bundle(tmp_path / "short", titles, "words"), SETTINGS) as engine:
         assert engine.examples[0] == "play music"  # several words first
         assert set(engine.examples[1:]) <= {"player", "music", "terminal"}
 
@@ -203,7 +203,7 @@ def test_spelling_leaves_what_it_does_not_know(of_words: SearchEngine) -> None:
 
 
 def test_a_corpus_without_spellings_says_so(odd: dict[str, Bundle]) -> None:
-    with SearchEngine.open(odd["all unknown"]) as engine:
+    with SearchEngine.open(odd["all unknown"], SETTINGS) as engine:
         assert engine.parts.backends.spellings is None
         with raises(InvalidRequestError, naming="index.vocabulary"):
             engine.search(SearchRequest(query="musik", spelling="auto"))

@@ -271,5 +271,8 @@ def test_a_word_that_no_document_has_is_text(engine: SearchEngine) -> None:
 
 
 def test_a_bundle_of_tokens_says_that_it_has_no_spellings(tiny_bundle: Bundle) -> None:
-    with SearchEngine.open(tiny_bundle) as of_tokens, raises(InvalidRequestError, naming="index.vocabulary: words"):
+    with (
+        SearchEngine.open(tiny_bundle, SETTINGS) as of_tokens,
+        raises(InvalidRequestError, naming="index.vocabulary: words"),
+    ):
         search(of_tokens, "music -player")

@@ -229,7 +229,7 @@ def test_the_command_has_the_option(tiny_path: Path, options: list[str]) -> None
     """The installed program itself: its main module is imported again in every worker."""
     program = Path(sys.executable).with_name("lightretriever")
     command = [str(program), "serve", str(tiny_path), "--port", "0", *options]
-    environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "1"}
+    environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "1", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
