@@ -119,6 +119,13 @@ class Snippet(Model):
     marks: list[tuple[int, int]] = Field(description="Query words in the part: offsets of their beginnings and ends.")
 
 
+class HitGroup(Model):
+    """The candidates that share the hit's value of `group_by`."""
+
+    value: str | int | float | bool | None = Field(description="Null: the hit has no such value, and is alone.")
+    candidates: int = Field(description="Number of candidates in the group.")
+
+
 class Hit(Model):
     """One document found."""
 
@@ -132,18 +139,7 @@ class Hit(Model):
     fields: dict[str, Any] = Field(description="The document's fields that the request asks for.")
     snippets: dict[str, Snippet] | None = optional("By field; present if the request has `snippets`.")
     explanation: Explanation | None = optional("Present if the request has `explain`.")
-    group: "HitGroup | None" = optional("Present if the request has `group_by`.")
-
-
-class HitGroup(Model):
-    """The candidates that share the hit's value of `group_by`."""
-
-    value: str | int | float | bool | None = Field(description="Null: the hit has no such value, and is alone.")
-    candidates: int = Field(description="Number of candidates in the group.")
-    hits: list[Hit] = Field(description="The next best of the group; `rank` is the rank in the group.")
-
-
-Hit.model_rebuild()
+    group: HitGroup | None = optional("Present if the request has `group_by`.")
 
 
 class Timings(Model):

@@ -212,7 +212,6 @@ class SearchRequest(Model):
         min_length=1,
         description="Document field whose equal values make a group: each hit is the best of its group.",
     )
-    group_size: int = Field(default=1, ge=1, le=100, description="Most hits of a group, its best included.")
     facets: list[str] = Field(
         default_factory=list,
         max_length=20,

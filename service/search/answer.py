@@ -33,7 +33,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.explain import explanations, query_words
 from lightretriever.service.search.filters import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused
-from lightretriever.service.search.ranking import Group, Ranked
+from lightretriever.service.search.ranking import Ranked
 from lightretriever.service.search.request import SearchContext
 from lightretriever.service.search.snippets import snippets_of
 from lightretriever.service.search.words import STOP_WORDS, WORD
@@ -84,10 +84,7 @@ def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
     a part of it, and errors as in `Documents`."""
     plan, table, ranking = context.plan, candidates.table, candidates.ranking
     request, window = plan.request, slice(plan.request.offset, plan.request.offset + plan.request.k)
-    if ranking.groups is None:
-        columns = np.array(ranking.order[window], np.intp)
-    else:
-        columns = np.array([column for group in ranking.groups[window] for column in group.columns], np.intp)
+    columns = np.array(ranking.order[window], np.intp)
     documents = _fetch(context, table.ordinals[columns])
     hits = _hits(candidates, columns, _kept(documents, request), request.offset)
     if request.snippets is not None:
@@ -95,8 +92,6 @@ def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
     if request.explain and hits:
         with context.clock.measure("explain"):
             _add_explanations(context, candidates, columns, hits)
-    if ranking.groups is not None:
-        hits = _in_groups(hits, ranking.groups, request.offset)
     answer: Plain = {
         "hits": hits,
         "degraded": sorted(context.missing),
@@ -195,24 +190,10 @@ def _hits(candidates: Candidates, columns: npt.NDArray[np.intp], documents: Docu
             hit["matched"] = LEVELS[levels[place]]
         if column in ranking.reranked:
             hit["rerank"] = ranking.reranked[column]
+        if column in ranking.groups:
+            hit["group"] = ranking.groups[column]
         hits.append(hit)
     return hits
-
-
-def _in_groups(hits: list[Plain], groups: Sequence[Group], offset: int) -> list[Plain]:
-    """Put the further hits of each group into its best one. The page begins with the group of rank `offset` + 1."""
-    rest, best_hits = iter(hits), list[Plain]()
-    for group in groups[offset:]:
-        of_group = [hit for _, hit in zip(group.columns, rest, strict=False)]
-        if not of_group:
-            break
-        best, *others = of_group
-        for rank, hit in enumerate(others, start=2):
-            hit["rank"] = rank
-        best["rank"] = offset + len(best_hits) + 1
-        best["group"] = {"value": group.value, "candidates": group.size, "hits": others}
-        best_hits.append(best)
-    return best_hits
 
 
 def _add_explanations(

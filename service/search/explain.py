@@ -48,10 +48,9 @@ class QueryWord:
 def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> None:
     """Raise InvalidRequestError if a request asks for more than `most` tokens and terms of its hits."""
     parts = len(query.terms) + query.tokens.ids.size
-    hits = request.k * (1 if request.group_by is None else request.group_size)
-    if hits * parts > most:
+    if request.k * parts > most:
         message = (
-            f"{hits} hits times {parts} different tokens and terms are too many to explain, at most {most} "
+            f"{request.k} hits times {parts} different tokens and terms are too many to explain, at most {most} "
             "are possible, which the searches of a batch share): ask for fewer hits, or shorten "
             "the query"
         )

@@ -25,12 +25,12 @@ import orjson
 
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
 from lightretriever.artifacts.tokens.tokenizer import text_of
-from lightretriever.service.schemas import Boost, SearchRequest, Sort
+from lightretriever.service.schemas import Boost, Plain, SearchRequest, Sort
 from lightretriever.service.search.filters import values_of
 from lightretriever.service.search.fusion import Fused
 from lightretriever.service.settings import Settings
 
-__all__ = ["RERANK", "Group", "Ranked", "Reranker", "fields_to_rank", "grouped", "ranked"]
+__all__ = ["RERANK", "Ranked", "Reranker", "fields_to_rank", "grouped", "ranked"]
 
 RERANK: Final = "rerank"
 """The lane, the stage, and the name in `degraded`."""
@@ -48,25 +48,16 @@ Values = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Candidates that share a value: its best `columns`, best first, of `size` candidates."""
-
-    value: str | int | float | bool | None
-    columns: Columns
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ranked:
     """The candidates in their last order. order: (m,) columns of the table, or of the best of each group; scores:
-    (u,); boosts: (b, u), what each boost adds; reranked: by column, the reranking model's score; groups: as many as
-    `order`, if the request groups."""
+    (u,); boosts: (b, u), what each boost adds; reranked: by column, the reranking model's score; groups: by column,
+    the `HitGroup`, if the request groups."""
 
     order: Columns
     scores: npt.NDArray[np.float64]
     boosts: npt.NDArray[np.float64]
     reranked: Mapping[int, float] = field(default_factory=dict)
-    groups: list[Group] | None = None
+    groups: Mapping[int, Plain] = field(default_factory=dict)
 
 
 def fields_to_rank(request: SearchRequest) -> list[str]:
@@ -117,15 +108,14 @@ def grouped(
     if request.group_by is None:
         return replace(ranking, order=order)
     by_column = dict(zip(columns.tolist(), values[request.group_by], strict=True))
-    groups: dict[object, Group] = {}
+    best, groups = dict[object, int](), dict[int, Plain]()
     for column in order:
         value = by_column[column]
         single = isinstance(value, str | int | float) and value != ""
         key: object = (type(value) is bool, value) if single else column
-        group = groups.get(key, Group(value if single else None, [], 0))
-        shown = group.columns if len(group.columns) >= request.group_size else [*group.columns, column]
-        groups[key] = Group(group.value, shown, group.size + 1)
-    return replace(ranking, order=[group.columns[0] for group in groups.values()], groups=list(groups.values()))
+        first = best.setdefault(key, column)
+        groups.setdefault(first, {"value": value if single else None, "candidates": 0})["candidates"] += 1
+    return replace(ranking, order=[*groups], groups=groups)
 
 
 def _share(boost: Boost, kind: FieldKind, now: float) -> Callable[[float], float]:

@@ -78,13 +78,11 @@ _WITH_EXCLUSIONS: Final = re.compile(rf"(\s*(?>(?!-\S)\S+\s+)+)((?>{_EXCLUSION.p
 
 
 def candidates_of(request: SearchRequest, settings: Settings) -> int:
-    """The candidates of each leg: those asked for, else as many times the default as `offset + k` needs, each of the
-    size of a group."""
+    """The candidates of each leg: those asked for, else as many times the default as `offset + k` needs."""
     if request.candidates is not None:
         return request.candidates
-    hits = (request.offset + request.k) * (1 if request.group_by is None else request.group_size)
     default = settings.candidates
-    return min(-(-hits // default) * default, settings.max_candidates)
+    return min(-(-(request.offset + request.k) // default) * default, settings.max_candidates)
 
 
 def reranks(request: SearchRequest) -> bool:
@@ -230,7 +228,7 @@ class RequestReader:
         if len(requests) > most:
             message = f"a batch has at most {most} searches; send the others in another request"
             raise InvalidRequestError.of(FieldError("searches", message, len(requests)))
-        hits, limit = sum(request.k * request.group_size for request in requests), self.settings.max_batch_hits
+        hits, limit = sum(request.k for request in requests), self.settings.max_batch_hits
         if hits > limit:
             message = f"the searches ask for {hits} hits together, at most {limit} are possible: ask for fewer at once"
             raise InvalidRequestError.of(FieldError("searches", message, hits))
@@ -419,8 +417,6 @@ class RequestReader:
                 yield FieldError("rerank", "sort gives the order: leave one of them out", value=True)
         if request.group_by is not None:
             yield from self._of_fields("group_by", [request.group_by])
-        elif request.group_size > 1:
-            yield FieldError("group_size", "name the field of the groups with group_by", request.group_size)
 
     def _of_boost(self, path: str, boost: Boost) -> Iterator[FieldError]:
         kind = self.filters.get(boost.field)

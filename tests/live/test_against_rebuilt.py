@@ -36,7 +36,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {"k": 20, "filter": {"field": "year", "gte": 2005}, "facets": ["title"]},
     {"k": 20, "filter": {"not": {"field": "title", "exists": True}}},
     {"k": 10, "sort": {"field": "year"}},
-    {"k": 10, "group_by": "year", "group_size": 2},
+    {"k": 10, "group_by": "year"},
     {"k": 10, "offset": 10, "fusion": {"method": "rrf"}},
 )
 

@@ -84,9 +84,9 @@ def test_a_value_that_an_older_version_let_pass_is_none(engine: SearchEngine, tm
         assert [hit.id for hit in hits(other, sort={"field": "stars"})] == [hit.id for hit in hits(other)]
 
 
-def test_the_hits_of_a_group_have_ranks_in_it(engine: SearchEngine) -> None:
+def test_hits_tell_their_groups(engine: SearchEngine) -> None:
     scores = {hit.id: hit.score for hit in hits(engine, k=100, mode="dense")}
-    found = hits(engine, k=100, mode="dense", group_by="part_of", group_size=3)
+    found = hits(engine, k=100, mode="dense", group_by="part_of")
     assert [hit.rank for hit in found] == list(range(1, len(found) + 1))
     assert {str(hit.group.value) for hit in found if hit.group} == {
         *(f"book-{number}" for number in range(7)),
@@ -95,32 +95,18 @@ def test_the_hits_of_a_group_have_ranks_in_it(engine: SearchEngine) -> None:
     for hit in found:
         assert hit.group is not None
         assert hit.group.value == FIELDS[hit.id].get("part_of")
-        assert [(one.rank, one.group) for one in hit.group.hits] == [(2, None), (3, None)][: len(hit.group.hits)]
-        assert all(one.score == scores[one.id] for one in (hit, *hit.group.hits))
+        assert hit.score == scores[hit.id]
 
 
 def test_groups_of_sorted_and_boosted_candidates_with_snippets_and_explanations(engine: SearchEngine) -> None:
-    found = hits(
-        engine, k=3, group_by="kind", group_size=2, sort={"field": "stars"}, explain=True, snippets={"fields": ["text"]}
-    )
+    found = hits(engine, k=3, group_by="kind", sort={"field": "stars"}, explain=True, snippets={"fields": ["text"]})
     assert [hit.group.value for hit in found if hit.group] == [FIELDS[hit.id]["kind"] for hit in found]
     for hit in found:
         assert hit.group is not None
-        [other] = hit.group.hits
-        for one in (hit, other):
-            assert one.explanation is not None
-            assert one.explanation.boosts is None
-            assert one.snippets is not None
-            assert one.fields["kind"] == hit.group.value
-        assert max(values(hit.id, "stars")) >= max(values(other.id, "stars"))
-
-
-def test_without_a_number_of_candidates_groups_have_more_of_them(engine: SearchEngine) -> None:
-    counts = [
-        engine.search(SearchRequest.model_validate({"query": QUERY, "k": 60, "mode": "dense", **fields})).candidates
-        for fields in ({}, {"group_by": "part_of"}, {"group_by": "part_of", "group_size": 3})
-    ]
-    assert counts == [100, 100, 200]
+        assert hit.explanation is not None
+        assert hit.explanation.boosts is None
+        assert hit.snippets is not None
+        assert hit.fields["kind"] == hit.group.value
 
 
 def test_the_order_takes_its_share_of_the_time(client: TestClient) -> None:
