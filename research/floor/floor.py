@@ -24,7 +24,7 @@ from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB, start_jvm
 from lightretriever.artifacts.sparse.weights import scores_of
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, program
-from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.schemas import Normalization, SearchRequest
 from lightretriever.service.search.fusion import align, evidence, fuse_again, fuse_linear, moved_query, word_share
 from research.servers.minimal_server import serve
 
@@ -74,15 +74,16 @@ class Floor:
         sparse, largest = scores_of(shares), shares.max(axis=0)
         table.scores[:] = dense, sparse
         weights = self.weights
+        normalization: Normalization = "range" if self.background is None else "evidence"
         if self.background is not None:
             known = evidence(vector, self.background, table.scores[0], table.scores[1], largest)
             weighed = [weight * share for weight, share in zip(self.weights, known, strict=True)]
             weights = [weight / sum(weighed) for weight in weighed]
-        fused = fuse_linear(table, weights)
+        fused = fuse_linear(table, weights, normalization)
         if self.feedback and sparse[first := fused.order[0]] > 0:
             weight = self.feedback * word_share(float(sparse[first]), largest)
             again = products(vectors, moved_query(vector, vectors[first], weight))
-            fused = fuse_again(table, fused, weights, "range", 0, again)
+            fused = fuse_again(table, fused, weights, normalization, 0, again)
         columns = fused.order[: request.k]
         legs = [
             [{"score": score, "rank": rank or None} for score, rank in zip(*cells, strict=True)]

@@ -10,7 +10,8 @@ Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of do
 
     "range"  norm_l(s) = 0.001 + 0.999 * (s - min_l) / (max_l - min_l), minimum and maximum over all known scores of the
              table; 1 if they are equal. The last candidate keeps 0.001 and a single hit gets 1: no hit drops to zero.
-    "evidence" as "range", with w_l * e_l / sum_k w_k * e_k for w_l: what the legs know of the query (`evidence`)
+    "evidence" norm_l(s) = 0.001 + 0.999 * ((s - min_l) / (max_l - min_l))^2, as a leg's best documents say more than
+             its others, with w_l * e_l / sum_k w_k * e_k for w_l: what the legs know of the query (`evidence`)
     "zscore" norm_l(s) = (s - mean_l) / deviation_l over all known scores of the table; 0 if all are equal. A document
              of unknown score counts as the last.
     "dbsf"   norm_l(s) = 0.5 + (s - mean_l) / (6 deviation_l) over the leg's own candidates, other documents get 0; 0.5
@@ -38,6 +39,7 @@ normalisation can't turn two of its scores into a tie.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite, sqrt
 from operator import itemgetter
 from typing import Final
@@ -72,8 +74,7 @@ FLOOR: Final = 0.001
 """Value of a leg's lowest known score after "range" normalisation."""
 
 _SMALLEST_RANGE: Final = 1e-9
-_HEAVIEST: Final = 4  # terms of a query, of which the first document has a share
-_HEAVIEST_KNOWN: Final = 5  # those of which the best document has a share; none has all terms of a long query
+_HEAVIEST: Final = 4  # terms of a query, of which a document has a share; none has all terms of a long query
 _DEVIATIONS: Final = 8.0  # above the corpus, of a best document that leaves no doubt
 
 
@@ -172,7 +173,7 @@ def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, l
 
     dense: (max(s) - mean(b)) / (8 std(b)), with s the leg's scores `dense` (u,) of the candidates and b those of the
     `background` (n, D) for the query's vector (D,). sparse: the best of the scores `sparse` (u,) divided by the sum of
-    the five largest of `largest` (t,), the most that each term adds to the score of any candidate; at most 1.
+    the four largest of `largest` (t,), the most that each term adds to the score of any candidate; at most 1.
     """
     scores = np.einsum("nd,d->n", background, query).astype(np.float64)  # `@` would start BLAS's threads
     mean = float(scores.sum()) / scores.size
@@ -180,18 +181,14 @@ def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, l
     deviation, above = sqrt(float(scores @ scores) / scores.size), float(dense.max()) - mean
     return (
         max(FLOOR, above / (_DEVIATIONS * deviation)) if deviation > 0 else 1.0,
-        max(FLOOR, _share_of(float(sparse.max()), largest, _HEAVIEST_KNOWN)),
+        max(FLOOR, word_share(float(sparse.max()), largest)),
     )
 
 
 def word_share(score: float, largest: npt.NDArray[np.float32]) -> float:
     """Return the share of a query's words that a document of this sparse score has, 0 to 1: the score divided by the
     sum of the four largest of `largest` (t,), the most that each term adds to the score of any candidate."""
-    return _share_of(score, largest, _HEAVIEST)
-
-
-def _share_of(score: float, largest: Vector, heaviest: int) -> float:
-    most = sum(sorted(largest.tolist())[-heaviest:])
+    most = sum(sorted(largest.tolist())[-_HEAVIEST:])
     return min(1.0, max(0.0, score / most)) if most > 0 else 0.0
 
 
@@ -248,10 +245,10 @@ def _ranked(table: CandidateTable, weights: Sequence[float], shares: Scores) -> 
     return Fused(columns[np.argsort(-scores[columns], kind="stable")], shares, scores)
 
 
-def _range(scores: Scores, _: Ranks) -> Scores:
+def _range(scores: Scores, _: Ranks, exponent: int = 1) -> Scores:
     least = float(np.fmin.reduce(scores, initial=np.nan))
     spread = float(np.fmax.reduce(scores, initial=np.nan)) - least
-    values = FLOOR + (1 - FLOOR) * ((scores - least) / spread) if spread > 0 else np.ones_like(scores)
+    values = FLOOR + (1 - FLOOR) * ((scores - least) / spread) ** exponent if spread > 0 else np.ones_like(scores)
     values[np.isnan(scores)] = 0.0
     return values
 
@@ -273,7 +270,7 @@ def _paper(scores: Scores, ranks: Ranks) -> Scores:
 
 
 _NORMALIZATIONS: Final[Mapping[Normalization, Callable[[Scores, Ranks], Scores]]] = {
-    "evidence": _range,  # the caller weighs
+    "evidence": partial(_range, exponent=2),  # the caller weighs
     "range": _range,
     "zscore": _zscore,
     "dbsf": _dbsf,

@@ -174,7 +174,8 @@ class BruteForce:
                 if method == "rrf":
                     share = 1 / (fusion["rank_constant"] + own[name].index(place) + 1)
                 elif method in ("evidence", "range"):
-                    share = 1.0 if high == low else 0.001 + 0.999 * (score - low) / (high - low)
+                    part = 1.0 if high == low else (score - low) / (high - low)
+                    share = 0.001 + 0.999 * (part if method == "range" else part * part)
                 elif method == "zscore":
                     share = 0.0 if high == low else (score - mean) / deviation
                 elif method == "dbsf":
@@ -196,7 +197,7 @@ class BruteForce:
         known = {"dense": 1.0, "sparse": 0.0}
         if background.std() > 0:
             known["dense"] = max(0.001, (scores["dense"][union].max() - background.mean()) / (8 * background.std()))
-        most = sum(sorted(self._added(asked, union))[-5:])
+        most = sum(sorted(self._added(asked, union))[-4:])
         if most > 0:
             known["sparse"] = min(1.0, scores["sparse"][union].max() / most)
         known["sparse"] = max(0.001, known["sparse"])

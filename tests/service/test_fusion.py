@@ -80,6 +80,11 @@ def test_a_single_hit_is_not_zeroed(ordinal: int, score: float, other: Leg) -> N
     assert paper == {ordinal: 0.0, 99: 0.0}
 
 
+def test_evidence_takes_the_squares_of_ranges() -> None:
+    _, scores = fuse("evidence", [(np.array([1, 2, 3]), np.array([0.9, 0.7, 0.1]))], (2.0,))
+    assert scores == pytest.approx({1: 2.0, 2: 2 * (0.001 + 0.999 * 0.75**2), 3: 0.002})
+
+
 @pytest.fixture(scope="module")
 def ranx() -> Iterator[ModuleType]:
     """ranx, interpreted: compiling it takes a minute, and its formulas stay the same."""
@@ -181,11 +186,12 @@ def test_the_share_of_the_words_that_a_document_has(score: float, largest: list[
 
 
 def test_what_the_legs_know_of_a_query() -> None:
-    """The dense leg's best document is 4 of 8 deviations above the background; the sparse leg's has 3 of 8 words."""
+    """The dense leg's best document is 4 of 8 deviations above the background, the sparse leg's has 3 of the 7 that the
+    four heaviest words add."""
     background = np.array([[0.5, 0.0], [-0.5, 0.0]], np.float32)
     query, largest = np.array([1.0, 0.0], np.float32), np.array([1, 1, 2, 2, 2, 1, 0.5], np.float32)
     dense, sparse = np.array([0.1, 2.0]), np.array([3.0, 1.0])
-    assert evidence(query, background, dense, sparse, largest) == pytest.approx((0.5, 3 / 8))
+    assert evidence(query, background, dense, sparse, largest) == pytest.approx((0.5, 3 / 7))
     assert evidence(query, background, -dense, sparse * 9, largest) == pytest.approx((FLOOR, 1.0))
     assert evidence(query, background[:1], dense, -sparse, largest) == pytest.approx((1.0, FLOOR))
 
