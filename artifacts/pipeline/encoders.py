@@ -23,7 +23,7 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.sparse_model import SparseModel
 
-__all__ = ["Encoders", "load_encoder", "load_encoders", "load_sparse_encoder", "load_teacher", "resolved"]
+__all__ = ["Encoders", "load_encoder", "load_encoders", "load_sparse_encoder", "resolved"]
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,12 @@ def load_encoders(recipe: Recipe) -> Encoders:
 
 
 def load_encoder(model: ModelRecipe, settings: EncodeRecipe, *, biencoder: bool) -> Encoder:
-    """Load a model as a bi-encoder or as a language model. Raises ModelError."""
+    """Load a model as a bi-encoder, or several joined by " + ", or as a language model. Raises ModelError."""
     if biencoder:
-        return load_teacher(model.path, model, lowercase=settings.lowercase)
+        from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
+
+        return load_biencoders(model.path, dtype=model.dtype, device=model.device, lowercase=settings.lowercase)
     return LanguageModel.of(load_model(model, lowercase=settings.lowercase), resolved(settings, model.adapter))
-
-
-def load_teacher(path: str, model: ModelRecipe, *, lowercase: bool = True) -> Encoder:
-    """Load the bi-encoder at `path`, or several joined by " + ", on the device of `model` and in its number type.
-    Raises ModelError."""
-    from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
-
-    return load_biencoders(path, dtype=model.dtype, device=model.device, lowercase=lowercase)
 
 
 def load_sparse_encoder(model: ModelRecipe, settings: EncodeRecipe) -> "SparseModel | LanguageModel":

@@ -1,7 +1,7 @@
 """The texts that token tables are fitted to, with the vectors that the whole encoder makes of them.
 
 A bi-encoder's table learns from documents, sentences and queries (`DistilTexts`), a language model's from documents
-that it has read already, and from sentences that its teacher reads (`refine_texts`). Judgments are never read.
+that it has read already (`refine_texts`). Judgments are never read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -81,12 +81,10 @@ class DistilTexts:
         return FitTexts.of(self.documents, self.vectors, bags, targets, self.settings)
 
 
-def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None) -> FitTexts:
+def refine_texts(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
     """Drawn documents of the encoded corpus, as far as the model read them, and their vectors, cut to the bundle's D.
 
-    With the model's `teacher`, also sentences of the corpus, with the vectors that it gives them as queries, which are
-    kept in WORK/teacher; some of them are held out in place of documents. No other model is needed. Raises ResumeError
-    where documents are not encoded, and RecipeError where the teacher's vectors have other dimensions than the bundle.
+    Raises ResumeError where documents are not encoded.
     """
     facts = read_json(recipe.work / "backbone.json")
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
@@ -96,18 +94,7 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe, teacher: Encoder | None
     cut = store.rows(drawn).dense[:, :size].astype(np.float32)
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
     bags = _tokens(tokenizer, corpus, drawn, store.plan["max_length"])
-    sentences, targets = list[str](), unit[:0]
-    if teacher is not None:
-        if teacher.hidden_size != size:
-            raise RecipeError(
-                f"refine.teacher: the vectors of {teacher.name} have {teacher.hidden_size} values, the bundle's "
-                f"{size}.",
-                remedy="Name the teacher that the adapter was trained with, or leave refine.teacher out.",
-            )
-        sentences = corpus_sentences(map(corpus.document, np.sort(drawn).tolist()), settings.sentences, settings.seed)
-        keep = recipe.corpus.limit is not None
-        targets = teacher_vectors(teacher, sentences, "", recipe.work / "teacher", alone=True, keep=keep)
-    return FitTexts.of(bags, unit, list(tokenizer.as_queries(sentences)), targets, settings)
+    return FitTexts.of(bags, unit, [], unit[:0], settings)
 
 
 def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[str]:

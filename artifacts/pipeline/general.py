@@ -24,7 +24,7 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
-from lightretriever.artifacts.pipeline.encoders import load_teacher
+from lightretriever.artifacts.pipeline.encoders import load_encoder
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     FitTexts,
@@ -34,7 +34,7 @@ from lightretriever.artifacts.pipeline.fit import (
     table_queries,
 )
 from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, draw, teacher_vectors
-from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe
+from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, GeneralTableRecipe
 from lightretriever.artifacts.pipeline.rows import Rows
 from lightretriever.artifacts.summary import Summary, folder_size, megabytes
 from lightretriever.artifacts.tokens.idf import count_tokens
@@ -136,7 +136,7 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     Raises CorpusError for texts that can't be read, RecipeError for too few, and ModelError.
     """
     documents, queries, infos = _read(recipe)
-    encoder = load_teacher(recipe.model.path, recipe.model)
+    encoder = load_encoder(recipe.model, EncodeRecipe(), biencoder=True)
     encoder.check_tokens([*documents[:_CHECKED], *queries[:_CHECKED]])
     vectors = teacher_vectors(encoder, documents, None, recipe.work / "documents")
     asked = teacher_vectors(encoder, queries, "", recipe.work / "queries")

@@ -279,17 +279,12 @@ class GeneralTableRecipe(Places):
 class RefineRecipe(TableTraining):
     """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.fit_texts`): on at most
     `documents` of it, drawn by `seed`.
-
-    A model whose vectors follow a bi-encoder's (`train`, a regression stage) shares its space. With that `teacher`, the
-    table also learns from at most `sentences` of the corpus, which the teacher reads as queries.
     """
 
     epochs: int = Field(default=8, ge=0)
     batch_size: int = Field(default=64, ge=2)
     learning_rate: float = Field(default=5e-3, gt=0)
     documents: int = Field(default=100_000, ge=1)
-    teacher: PlaceOrId | None = None
-    sentences: int = Field(default=12_000, ge=1)
 
 
 class Recipe(Places):

@@ -38,7 +38,7 @@ from lightretriever.artifacts.pipeline.build import encoded_texts, fit_settings,
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
-from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders, load_teacher
+from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders
 from lightretriever.artifacts.pipeline.fit import (
     FittedTable,
     agreement_line,
@@ -63,7 +63,7 @@ __all__ = ["load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
 
 _COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
 
-_FITTED_BY: Final = ("device", "documents", "encoded", "general", "queries", "settings", "software", "table", "teacher")
+_FITTED_BY: Final = ("device", "documents", "encoded", "general", "queries", "settings", "software", "table")
 """Keys of the plan of a fitted table that say what it is fitted to, and how."""
 
 
@@ -210,10 +210,9 @@ def run_refine(recipe: Recipe) -> Summary:
     """Fit the tables of every task to the encoded corpus, each a file of shape (V, D) float32. What is there is kept,
     unless it was fitted to other documents.
 
-    Every document is a text whose vector by the whole model is known: it was encoded. No model is loaded but the
-    `refine.teacher`, where the recipe names one, and no query and no judgment is read. Raises ResumeError when tables
-    or encoded documents are missing, or the work directory was begun with other inputs, and RecipeError when the corpus
-    is too small to fit to, or the teacher has vectors of another size.
+    Every document is a text whose vector by the whole model is known: it was encoded. No model is
+    loaded, and no query and no judgment is read. Raises ResumeError when tables or encoded documents are missing, or
+    the work directory was begun with other inputs, and RecipeError when the corpus is too small to fit to.
     """
     settings = recipe.refine
     if settings is None:
@@ -227,10 +226,7 @@ def run_refine(recipe: Recipe) -> Summary:
         "settings": fit_settings(settings),
         "software": software(),
     }
-    teacher = None if settings.teacher is None else load_teacher(settings.teacher, recipe.model)
-    if teacher is not None:
-        plan["teacher"] = teacher.fingerprint
-    texts_of = cache(lambda: refine_texts(recipe, settings, teacher))
+    texts_of = cache(lambda: refine_texts(recipe, settings))
 
     def make(task: str) -> FittedTable:
         texts = texts_of()

@@ -9,14 +9,11 @@ import yaml
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
-from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences
+from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.store import TextStore
-from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke, only, run
-from tests.support.models import SHAPE, write_corpus
+from tests.support.models import write_corpus
 from tests.support.recipes import save, write_recipe
 from tests.support.wordings import raises
 
@@ -40,29 +37,6 @@ def recipe(tmp_path: Path, model_folder: Path) -> Path:
 def changed(recipe: Path, **values: object) -> Path:
     content = yaml.safe_load(recipe.read_text()) | values
     return save(recipe.with_name("other.yaml"), {name: value for name, value in content.items() if value is not None})
-
-
-@pytest.mark.slow
-def test_sentences_that_the_teacher_reads_are_trained_on(recipe: Path, tmp_path: Path) -> None:
-    """The teacher stands in another space than this untrained model, so what it teaches is seen."""
-    teacher = save_biencoder(tmp_path / "teacher", hidden_size=SHAPE["hidden_size"])
-    other = changed(recipe, refine=REFINE | {"teacher": str(teacher), "sentences": 60})
-    run("build", other)
-    bundle, encoder = Bundle.open(tmp_path / "bundle"), load_biencoder(str(teacher), device="cpu")
-    texts = corpus_sentences(read_recipe(other, Recipe).corpus.open(), 60, 0)
-    rows, tokenizer = bundle.table("web"), bundle.tokenizer()
-    made = np.stack([rows.rows(np.array(tokenizer.query_ids(text))).mean(axis=0) for text in texts])
-    wanted = encoder.encode_queries(texts).dense
-    assert ((made * wanted).sum(axis=1) / np.linalg.norm(made, axis=1)).mean() > 0.5
-    file = teacher / "1_Pooling" / "config.json"
-    file.write_text(file.read_text().replace('"mean"', '"max"'))  # another teacher at the same place
-    assert isinstance(invoke(*only("refine"), other).exception, ResumeError)
-
-
-def test_a_teacher_of_another_size_is_refused(recipe: Path, tmp_path: Path) -> None:
-    teacher = save_biencoder(tmp_path / "teacher", hidden_size=16)
-    failed = invoke("build", changed(recipe, refine=REFINE | {"teacher": str(teacher)})).exception
-    assert "refine.teacher: the vectors of teacher have 16 values" in str(failed)
 
 
 def cosine(bundle: Bundle, work: Path) -> float:
