@@ -14,7 +14,7 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.request import literal
+from lightretriever.service.search.request import literal, read_operators
 from lightretriever.service.settings import Settings
 
 __all__ = ["EngineSearcher", "open_searcher"]
@@ -66,7 +66,8 @@ class EngineSearcher:
     def with_vectors(self, queries: Mapping[str, QueryVectors]) -> "EngineSearcher":
         """Return a searcher that takes the encoded queries from `queries`, by text."""
         engine = self._engine
-        parts = replace(engine.parts, encoder=_GivenQueries(engine.parts.encoder, queries))
+        by_text = {read_operators(literal(text)).text: query for text, query in queries.items()}
+        parts = replace(engine.parts, encoder=_GivenQueries(engine.parts.encoder, by_text))
         return EngineSearcher(SearchEngine(engine.bundle, engine.settings, parts))
 
 

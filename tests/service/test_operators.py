@@ -11,9 +11,12 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cluster.push import push
+from lightretriever.artifacts.evaluation.searching import QueryVectors
 from lightretriever.artifacts.live.compact import compact
 from lightretriever.artifacts.live.documents import Change, read_fields
+from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.errors import InvalidRequestError
+from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.request import literal, read_operators
@@ -276,3 +279,20 @@ def test_a_bundle_of_tokens_says_that_it_has_no_spellings(tiny_bundle: Bundle) -
         raises(InvalidRequestError, naming="index.vocabulary: words"),
     ):
         search(of_tokens, "music -player")
+
+
+@pytest.mark.parametrize("query", ['the "text editor" of vim', "editor -vim", 'a " text', '"editor" - "vim"'])
+def test_an_evaluation_takes_the_vectors_of_a_query_with_operators(engine: SearchEngine, query: str) -> None:
+    """The given vector is that of the whole text, in which operators are signs as others."""
+    if engine.settings.backend == "opensearch":
+        return
+    given = engine.parts.encoder.encode(query, engine.bundle.manifest.default_task, StageClock())
+    vectors = {query: QueryVectors(given.terms, given.weights, given.dense)}
+    searchers = [EngineSearcher(engine), EngineSearcher(engine).with_vectors(vectors)]
+    task = engine.bundle.manifest.default_task
+    plain, looked_up = (
+        one.search(query, task=task, mode="dense", k=10, candidates=50, fusion=None) for one in searchers
+    )
+    assert plain
+    assert looked_up is not None
+    assert [hit.id for hit in looked_up] == [hit.id for hit in plain]
