@@ -33,7 +33,7 @@ settings.load_profile("tests")
 FIRST = ("service/test_workers", "training", "cluster", "pipeline", "service", "faults", "client", "live", "research")
 
 #: Files of slow tests alone that take long to collect, or import what `make slow` alone installs.
-SLOW_FILES = ("client/test_adapters.py", "client/test_adapters_write.py", "sides/test_openai_clients.py")
+SLOW_FILES = ("client/test_adapters.py", "client/test_adapters_write.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -157,5 +157,5 @@ def _classes(characters: Iterable[str]) -> str:
 def _refused(reason: str) -> BundleError:
     return BundleError(
         f"The bundle's tokenizer can't be exported: {reason}.",
-        remedy="Take the vectors from the service, by `POST /v1/embeddings`.",
+        remedy="Take the vectors from the service, by `POST /encode`.",
     )

@@ -3,7 +3,7 @@
     python deploy/install/lock.py
 
 `deploy/requirements/runtime.txt` pins what `lightretriever serve` needs; `tracing.txt`, `cluster.txt`, `import.txt`,
-`pipeline.txt`, `loadtest.txt`, `dev.txt`, `ray.txt` and `sides.txt` pin what the extra of that name adds
+`pipeline.txt`, `loadtest.txt`, `dev.txt` and `ray.txt` pin what the extra of that name adds
 to the lists that `deploy/install/install` takes with it (`LISTS`). `client.txt`, `mcp.txt` and `docs.txt` each stand
 alone: they pin all that calling the service, giving it to language models, and building the documentation need, on a
 machine that has nothing else. All come from one resolution, so they never contradict each other. pip resolves without
@@ -38,7 +38,6 @@ LISTS = {
     "loadtest": ("runtime", "tracing"),
     "dev": ("runtime", "tracing", "cluster", "pipeline", "loadtest"),
     "ray": ("runtime", "tracing", "pipeline"),
-    "sides": ("runtime", "tracing", "cluster", "pipeline", "loadtest", "dev"),
 }
 """By list, those it adds to. A pin may be in several of cluster, pipeline and loadtest: none adds to another."""
 

@@ -1,7 +1,6 @@
 """The answer of `/info`: what is served, and the limits of a request."""
 
 import platform
-from datetime import datetime
 from typing import Final
 
 from lightretriever.artifacts.bundle.software import package_version
@@ -9,7 +8,7 @@ from lightretriever.service import schemas
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["bundle_facts", "info_of", "list_collections", "models_of"]
+__all__ = ["bundle_facts", "info_of", "list_collections"]
 
 _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
 
@@ -41,16 +40,6 @@ def bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
         feedback=engine.reader.feedback,
         normalization=engine.reader.normalization,
         mapped_bytes=_mapped_bytes(engine),
-    )
-
-
-def models_of(engine: SearchEngine) -> schemas.EmbeddingsModels:
-    """Describe the tasks of a bundle as models, the default one first."""
-    manifest = engine.bundle.manifest
-    created = int(datetime.fromisoformat(manifest.created).timestamp())
-    names = dict.fromkeys([manifest.default_task, *manifest.tasks])
-    return schemas.EmbeddingsModels(
-        data=[schemas.EmbeddingsModel(id=name, created=created, owned_by=manifest.name) for name in names]
     )
 
 

@@ -1,6 +1,5 @@
 """Converts our errors to RFC 9457 problems, and pydantic's errors to ours."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -18,8 +17,6 @@ __all__ = ["PROBLEM_JSON", "field_errors", "problem"]
 PROBLEM_JSON: Final = "application/problem+json"
 
 _MAX_MESSAGE: Final = 300
-
-_OF_OPENAI: Final = re.compile(r"(/collections/[^/]+)?/v1/")
 
 # Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
 _UNION: Final = "fusion"
@@ -48,8 +45,7 @@ _CONDITION: Final = '{"field": "…", "eq": …}, with in, gt, gte, lt, lte or e
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
     """Return the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server,
-    relative to `instance`, so that it also leads there behind a proxy that takes a prefix off. Below `/v1`, also that
-    of a collection, `error` has its text for clients of OpenAI's API."""
+    relative to `instance`, so that it also leads there behind a proxy that takes a prefix off."""
     fields = [asdict(item) for item in error.errors]
     return {
         "type": f"{'../' * (instance.count('/') - 1)}docs#error-{error.kind}",
@@ -60,7 +56,6 @@ def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str,
         "kind": error.kind,
         "request_id": request_id,
         "errors": [{name: value for name, value in field.items() if value is not None} for field in fields],
-        **({"error": {"message": error.detail, "type": error.kind}} if _OF_OPENAI.match(instance) else {}),
     }
 
 

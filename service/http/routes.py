@@ -28,7 +28,7 @@ from lightretriever.service.http.handling import (
     search_answered,
     state_of,
 )
-from lightretriever.service.http.info import bundle_facts, info_of, list_collections, models_of
+from lightretriever.service.http.info import bundle_facts, info_of, list_collections
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address
 from lightretriever.service.http.lanes import MAX_LIGHT_BYTES
 from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, describe
@@ -99,25 +99,6 @@ async def encode(request: Request) -> Response:
     """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
     body = await begin(request)
     return await answered(request, lambda engine, clock: engine.encode(parse(body, schemas.EncodeRequest), clock))
-
-
-@router.post(
-    "/v1/embeddings",
-    **describe("Query vectors", request=schemas.EmbeddingsRequest, answer=schemas.EmbeddingsResponse, errors=QUERY),
-)
-async def embeddings(request: Request) -> Response:
-    """Encode texts as queries, for clients of OpenAI's API."""
-    body = await begin(request)
-    return await answered(
-        request, lambda engine, clock: engine.embeddings(parse(body, schemas.EmbeddingsRequest), clock)
-    )
-
-
-@router.get("/v1/models", **describe("Models of query vectors", answer=schemas.EmbeddingsModels, errors=KEY))
-async def models(request: Request) -> Response:
-    """Return the tasks that `POST /v1/embeddings` may name as its model, for clients of OpenAI's API."""
-    enter(request, "search")
-    return json_response(models_of(holder_of(request).engine))
 
 
 router.routes.extend(documents.router.routes)  # as they are, for `served`

@@ -26,7 +26,6 @@ __all__ = [
     "Hit",
     "HitGroup",
     "LegScore",
-    "OpenAIError",
     "Problem",
     "RangeCount",
     "SearchResponse",
@@ -313,13 +312,6 @@ class FieldProblem(Model):
     value: str | int | float | bool | None = Field(default=None, description="The field's value, shortened.")
 
 
-class OpenAIError(Model):
-    """An error as clients of OpenAI's API read it."""
-
-    message: str = Field(description="`detail` of the problem.")
-    type: str = Field(description="`kind` of the problem.")
-
-
 class Problem(Model):
     """An error as in RFC 9457."""
 
@@ -331,4 +323,3 @@ class Problem(Model):
     kind: str = Field(description="Short name of the kind of error, for programs.")
     request_id: str = Field(description="Also in the header X-Request-ID and in the log.")
     errors: list[FieldProblem] = Field(description="The fields at fault, if any.")
-    error: OpenAIError | None = optional("Present below `/v1`.")

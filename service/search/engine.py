@@ -4,7 +4,6 @@ with SearchEngine.open(Bundle.open(path)) as engine:
     engine.search(SearchRequest(query="play music"))
 """
 
-import base64
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,7 +27,6 @@ from lightretriever.service.observability.metrics import Metrics, StageClock
 from lightretriever.service.schemas import (
     Document,
     DocumentTerms,
-    EmbeddingsRequest,
     EncodeRequest,
     EncodeResponse,
     Mode,
@@ -37,7 +35,6 @@ from lightretriever.service.schemas import (
     SearchResponse,
     Weights,
 )
-from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES, Parts
 from lightretriever.service.search.pipeline import search
@@ -183,27 +180,6 @@ class SearchEngine:
         head = query.head if task in encoder.heads else None
         terms, tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
         return EncodeResponse.model_validate({**facts, "terms": terms, "tokens": tokens, "head_query": head})
-
-    def embeddings(self, request: EmbeddingsRequest, clock: StageClock | None = None) -> Plain:
-        """Encode texts as queries in the form of OpenAI's API, as `EmbeddingsResponse`, for stores that are not this
-        service. UnsearchableError names the text as `input.N`."""
-        self._require_open()
-        manifest = self.bundle.manifest
-        self.reader.check_embeddings(request, manifest.dimension)
-        task = request.model if request.model in manifest.tasks else manifest.default_task
-        own = StageClock((clock or StageClock()).arrived)  # a trace needs no span for each of many texts
-        data, tokens = list[Plain](), 0
-        for index, text in enumerate(request.input):
-            self._require_time(own)
-            query = self.parts.encoder.encode(text, task, own, sparse=False, field=f"input.{index}")
-            if query.dense is None:
-                raise no_terms(f"input.{index}", text)
-            tokens += int(query.tokens.counts.sum())
-            packed = request.encoding_format == "base64"
-            vector = base64.b64encode(query.dense.astype("<f4").tobytes()).decode() if packed else query.dense.tolist()
-            data.append({"object": "embedding", "index": index, "embedding": vector})
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return {"object": "list", "data": data, "model": request.model, "usage": usage}
 
     def document(self, document_id: str, clock: StageClock | None = None) -> Document:
         """Read a document. DocumentNotFoundError if none has this id."""

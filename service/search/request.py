@@ -22,7 +22,6 @@ from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import (
     Boost,
-    EmbeddingsRequest,
     EncodeRequest,
     LegName,
     LinearFusion,
@@ -308,16 +307,6 @@ class RequestReader:
     def check_encode(self, request: EncodeRequest) -> None:
         """Raise InvalidRequestError unless the text can be encoded."""
         _raise_all([*self._of_text("text", request.text), *self._of_task(request.task)])
-
-    def check_embeddings(self, request: EmbeddingsRequest, dimension: int) -> None:
-        """Raise InvalidRequestError unless the texts can be encoded by the bundle of this dimension."""
-        errors = [error for place, text in enumerate(request.input) for error in self._of_text(f"input.{place}", text)]
-        if "dense" not in self.modes:
-            errors.append(FieldError("input", _NO_DENSE))
-        if request.dimensions not in (None, dimension):
-            message = f"the vectors have {dimension} dimensions: leave it out"
-            errors.append(FieldError("dimensions", message, request.dimensions))
-        _raise_all(errors)
 
     def _of_search(self, request: SearchRequest, candidates: int, operators: Operators) -> Iterator[FieldError]:
         most = self.settings.max_candidates

@@ -101,4 +101,4 @@ def test_one_that_would_read_other_tokens_is_refused() -> None:
     pieces = models.Unigram([("<unk>", 0.0), ("a", -1.0), (" ", -1.0), (" a", -0.5)], unk_id=0)
     with raises(BundleError) as error:
         both(Tokenizer(pieces))
-    assert error.value.remedy == "Take the vectors from the service, by `POST /v1/embeddings`."
+    assert error.value.remedy == "Take the vectors from the service, by `POST /encode`."

@@ -211,8 +211,6 @@ def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> N
     terminal.follow(DOCS / "howto" / "changed-corpus.md")
     terminal.follow(DOCS / "howto" / "filters.md")
     assert "{'category': [FacetCount(value='kitchen', count=4), " in terminal.said
-    terminal.follow(DOCS / "howto" / "embeddings.md")
-    assert '"object":"embedding","index":1' in terminal.said
     terminal.follow(DOCS / "howto" / "ranking.md")
     assert "kitchen Kettle with a thermometer 5\n" in terminal.said
     terminal.follow(DOCS / "howto" / "typing.md")

@@ -36,7 +36,6 @@ CHAINS = {
     "docs": ("docs",),
     "release": ("build", "runtime", "release"),
     "dev": ("build", "runtime", "tracing", "cluster", "pipeline", "loadtest", "dev"),
-    "sides": ("build", "runtime", "tracing", "cluster", "pipeline", "loadtest", "dev", "sides"),
 }
 
 

@@ -32,8 +32,6 @@ GUARDED = (
     ("POST", "/search/batch", {"searches": [{"query": "music"}]}),
     ("GET", "/search?q=music", None),
     ("POST", "/encode", {"text": "music"}),
-    ("POST", "/v1/embeddings", {"model": "default", "input": "music"}),
-    ("GET", "/v1/models", None),
     ("GET", "/documents/music", None),
     ("GET", "/terms/music", None),
     ("POST", "/admin/reload", None),

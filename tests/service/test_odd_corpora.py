@@ -289,7 +289,6 @@ def test_a_query_of_unknown_words_alone_has_no_tokens(knowing: SearchEngine) -> 
             for path, body in (
                 ("/search", {"query": text}),
                 ("/encode", {"text": text}),
-                ("/v1/embeddings", {"model": "default", "input": ["party", text]}),
             ):
                 answer = client.post(path, json=body)
                 assert (answer.status_code, answer.json()["kind"]) == (422, "unsearchable_query")

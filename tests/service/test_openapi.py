@@ -46,7 +46,7 @@ def test_every_route_is_described(description: dict[str, Any]) -> None:
         assert operation["summary"]
         assert operation["description"]
         assert "500" in operation["responses"]
-        late = path.startswith(("/search", "/documents", "/terms", "/encode", "/v1/embeddings"))
+        late = path.startswith(("/search", "/documents", "/terms", "/encode"))
         assert ("504" in operation["responses"]) == late
         assert ("503" in operation["responses"]) == (late or path.startswith(("/readyz", "/admin")))
         for status, response in operation["responses"].items():
@@ -90,7 +90,6 @@ MODELS: dict[str, type[BaseModel]] = {
     "/search": schemas.SearchRequest,
     "/search/batch": schemas.BatchRequest,
     "/encode": schemas.EncodeRequest,
-    "/v1/embeddings": schemas.EmbeddingsRequest,
 }
 
 
@@ -100,7 +99,7 @@ def test_any_bundle_answers_the_examples_of_its_description(bundle_of: BundleOf,
         for path, model in MODELS.items():
             for example in model.model_json_schema()["examples"]:
                 answer = client.post(path, json=example)
-                assert answer.status_code == 200 or (path == "/v1/embeddings" and not dense), answer.text
+                assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("model", [schemas.DocumentWrite, schemas.DocumentLine])
@@ -113,8 +112,6 @@ def test_answers_have_the_documented_shape(client: TestClient) -> None:
     """Strict models, unknown fields refused: more than the description could say. Searches: test_plain_answers.py."""
     for answer, model in (
         (client.post("/encode", json={"text": "music"}), schemas.EncodeResponse),
-        (client.post("/v1/embeddings", json={"model": "default", "input": ["music"]}), schemas.EmbeddingsResponse),
-        (client.get("/v1/models"), schemas.EmbeddingsModels),
         (client.get("/documents/music"), schemas.Document),
         (client.get("/terms/music"), schemas.DocumentTerms),
         (client.get("/info"), schemas.Info),
