@@ -1,7 +1,6 @@
 """Write the parts of the reference pages that follow from the code.
 
-    python -m research.pages.reference           write docs/cli.md and docs/api.md
-    python -m research.pages.reference --check   say whether they are up to date, change nothing
+    python -m research.pages.reference
 
 docs/cli.md gets every command with its arguments and options, as Typer knows them, and docs/api.md every route and
 every model of the API, as its OpenAPI description has them.
@@ -9,7 +8,6 @@ every model of the API, as its OpenAPI description has them.
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,9 +22,9 @@ from lightretriever.service import schemas
 from lightretriever.service.cli import app
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-from research.pages.generated import Part, wants_check, write_or_check
+from research.pages.generated import Part, write
 
-__all__ = ["api_reference", "command_reference", "main"]
+__all__ = ["ROOT", "api_reference", "command_reference", "outputs"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PART = Part("<!-- reference: written by research/pages/reference.py -->", "<!-- end of reference -->")
@@ -225,14 +223,8 @@ def outputs(root: Path) -> dict[Path, str]:
     description = create_app(Path("no bundle"), Settings()).openapi()
     parts = {"cli.md": command_reference(app), "api.md": api_reference(description["paths"])}
     pages = {root / "docs" / name: text for name, text in parts.items()}
-    return {page: PART.replaced(page.read_text(encoding="utf-8"), text) for page, text in pages.items()}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Write the pages, or check them; returns the exit status."""
-    check = wants_check("Write the reference of commands and of the API.", arguments)
-    return write_or_check(outputs(ROOT), ROOT, "research.pages.reference", "the code", check=check)
+    return {page: PART.replaced(page, text) for page, text in pages.items()}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    write(outputs(ROOT))

@@ -1,7 +1,6 @@
 """Write what the documentation says of quality, load and faults, from the result files in docs/results.
 
-    python -m research.pages.results           write the tables of README.md, docs/speed.md and docs/lab/results.md
-    python -m research.pages.results --check   say whether they are up to date, change nothing
+    python -m research.pages.results
 
 | page | gets | from |
 |---|---|---|
@@ -11,7 +10,6 @@
 """
 
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +19,13 @@ import numpy as np
 from scipy import stats
 
 from research.floor.__main__ import alone_table, floor_table
-from research.pages.generated import Part, wants_check, write_or_check
+from research.pages.generated import Part, write
 from research.pages.objectives import objectives_table
 from research.quality.recorded import MEASURE, PerQuery, Row, read_queries_file, read_rows
 from research.record import ROOT
 from research.servers.__main__ import load_table
 
-__all__ = ["Results", "main", "outputs", "paired_test"]
+__all__ = ["Results", "outputs", "paired_test"]
 
 PART: Final = Part("<!-- results: written by research/pages/results.py -->", "<!-- end of results -->")
 DATASETS: Final = ("scifact", "vaswani", "cranfield", "cacm", "wikiqa", "trecqa", "race-qa-test")
@@ -199,7 +197,7 @@ def outputs(root: Path) -> dict[Path, str]:
         pages[root / "docs" / "speed.md"] = [line for table in tables for line in table]
         pages[root / "docs" / "speed.md"] += alone_table(floors)
     texts = {page: "\n".join([*lines, ""]) for page, lines in pages.items()}
-    return {page: PART.replaced(page.read_text(encoding="utf-8"), text) for page, text in texts.items()}
+    return {page: PART.replaced(page, text) for page, text in texts.items()}
 
 
 def _floor_measured_on(floor: Mapping[str, Any]) -> str:
@@ -219,11 +217,5 @@ def _measured_on(load: Mapping[str, Any]) -> str:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or check them; return the exit status."""
-    check = wants_check("Write the documentation's tables of results.", arguments)
-    return write_or_check(outputs(ROOT), ROOT, "research.pages.results", "docs/results/", check=check)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write(outputs(ROOT))

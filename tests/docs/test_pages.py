@@ -19,7 +19,6 @@ from lightretriever.service import schemas
 from lightretriever.service.cli import app
 from research.pages import reference
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, links, page_name
-from tests.support.wordings import raises
 
 EVERY = sorted({*PAGES, *ROOT.glob("*.md")})
 
@@ -148,8 +147,9 @@ def test_the_version_is_in_the_changelog() -> None:
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_the_pages_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    assert reference.main(["--check"]) == 0, capsys.readouterr().err
+def test_the_reference_is_up_to_date() -> None:
+    for page, text in reference.outputs(ROOT).items():
+        assert page.read_text("utf-8") == text, f"{page} differs from the code: run python -m research.pages.reference"
 
 
 def test_every_command_and_every_option_has_a_help() -> None:
@@ -172,21 +172,3 @@ def test_every_model_of_the_api_is_on_the_page() -> None:
         fields = [field.alias or key for key, field in model.model_fields.items()]
         listed = re.findall(r"(?:^- |^|, )`(\w+)`(?::| )", section, flags=re.MULTILINE)
         assert [field for field in listed if field in fields] == fields, name
-
-
-def test_check_names_page_and_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "docs").mkdir()
-    for name in ("cli.md", "api.md"):
-        (tmp_path / "docs" / name).write_text(f"before\n{reference.PART.begin}\nold\n{reference.PART.end}\nafter\n")
-    monkeypatch.setattr(reference, "ROOT", tmp_path)
-    assert reference.main(["--check"]) == 1
-    assert "docs/cli.md: differs from the code; run: python -m research.pages.reference" in capsys.readouterr().err
-    assert "\nold\n" in (tmp_path / "docs" / "cli.md").read_text()
-    assert reference.main([]) == 0
-    assert reference.main(["--check"]) == 0
-    assert (tmp_path / "docs" / "api.md").read_text().startswith(f"before\n{reference.PART.begin}\n## Routes\n")
-    (tmp_path / "docs" / "cli.md").write_text("no markers")
-    with raises(ValueError, naming="reference.py"):
-        reference.main([])

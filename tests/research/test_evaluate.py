@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lightretriever.artifacts.errors import CorpusError
 from research.quality import evaluate
-from research.quality.recorded import read_rows
+from research.quality.recorded import read_queries_file, read_rows
 from tests.support.judged import write_judged
 from tests.support.models import save_model, write_corpus
-from tests.support.wordings import raises
 
 RECIPE = {
     "kind": "language-model",
@@ -52,6 +50,8 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
     assert rows[1]["settings"]["query_model"] == {"name": "model", "adapter": None, "bos_token": "<|im_start|>"}
     assert rows[0]["note"] == "documents cut to 40 tokens"
     assert str(tmp_path) not in json.dumps(rows)
+    values = read_queries_file(tmp_path / "quality.json")["toy"]
+    assert {row["system"]: [row["ndcg@10"]] for row in rows} == values["ndcg@10"]  # of one query
     report = json.loads((tmp_path / "work" / "toy" / "tiny-evaluation" / "evaluation.json").read_text())
     assert report["warnings"] == []
 
@@ -111,22 +111,10 @@ def test_a_collection_made_for_training_is_cut_to_what_its_test_split_judges(
     assert [(row["dataset"], row["documents"], row["queries"]) for row in rows] == [("toy-test", 2, 1)]
 
 
-@pytest.mark.usefixtures("arguments")
-def test_a_part_of_a_collection_that_lacks_a_judged_document_is_not_made(tmp_path: Path) -> None:
-    collection, output = tmp_path / "data" / "eval" / "toy", tmp_path / "part"
-    corpus = collection / "corpus.jsonl"
-    corpus.write_text("".join(line for line in lines_of(corpus) if '"empty"' not in line and '"music"' not in line))
-    with raises(CorpusError, naming="'music'"):
-        evaluate.write_judged_part(collection, output, "test")
-    assert not output.exists()
-
-
 def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data" / "eval" / "toy" / "corpus.jsonl").unlink()
     assert evaluate.main([*arguments, "--system", "tiny"]) == 2
     assert "error: " in capsys.readouterr().err
     assert evaluate.main([*arguments, "--system", "tiny", "--set", "expand"]) == 2
     assert "--set: 'expand'" in capsys.readouterr().err
-    assert evaluate.main([*arguments, "--system", "tiny", "--datasets", "toys"]) == 2
-    assert "toys: no such set" in capsys.readouterr().err
     assert not (tmp_path / "quality.json").exists()

@@ -1,26 +1,16 @@
-"""The file of results: rows, values of single queries, and the program that writes them."""
+"""The file of results: rows, and values of single queries."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.loadtest.program import typed_command
-from research.quality.recorded import (
-    check_recording,
-    main,
-    queries_file,
-    read_queries_file,
-    read_rows,
-    record,
-    result_rows,
-)
-from tests.artifacts.test_evaluate import QRELS, QUERIES, SYSTEMS, write_dataset
+from research.quality.recorded import queries_file, read_queries_file, read_rows, record, result_rows
+from tests.artifacts.test_evaluate import QRELS, SYSTEMS, write_dataset
 from tests.support.searching import evaluate_bundle
 from tests.support.wordings import raises
 
@@ -103,60 +93,9 @@ def test_other_queries_are_refused_and_nothing_is_written(tmp_path: Path) -> Non
     assert (file.read_bytes(), queries_file(file).read_bytes()) == before
 
 
-def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "quality.json"
-
-    def write(name: str) -> None:
-        record(file, [row(name, "toy", 0.5)], {name: {"q": 0.5}})
-
-    names = [f"system-{i:02}" for i in range(30)]
-    with ThreadPoolExecutor(5) as pool:  # each call opens the folder anew, so its lock holds against the others
-        list(pool.map(write, names))
-    assert [row["system"] for row in read_rows(file)] == names
-    assert sorted(read_queries_file(file)["toy"]["ndcg@10"]) == names
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", '{"rows": [{"system": "a"}]}', '{"rows": [3]}', "no JSON"])
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "quality.json"
-    file.write_text(content)
-    with raises(RecipeError, naming="quality.json"):
-        record(file, [row("a", "toy", 0.5)], {})
-    assert file.read_text() == content
-
-
-def test_damaged_values_of_single_queries_are_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "quality.json"
-    queries_file(file).write_bytes(b"\x1f\x8bnot gzip")
-    with raises(RecipeError, naming="queries.json.gz"):
-        check_recording(file, "a")
-
-
 def test_no_folder_gets_into_the_recorded_command() -> None:
     typed = ["lightretriever", "evaluate", "/home/me/runs/bundle/", "../data/scifact", "--output=/tmp/x y/out"]
     typed += ["--weights", "0.7", "0.3", "--query-model", "models/mpnet", "--note", "two words"]
     assert typed_command(typed) == (
         "lightretriever evaluate bundle scifact --output=out --weights 0.7 0.3 --query-model mpnet --note 'two words'"
     )
-
-
-@pytest.mark.parametrize("name", ["", "bm25", "two words", "-x", "a/b", "ü\n"])
-def test_names_that_can_not_be_recorded(tmp_path: Path, name: str) -> None:
-    with raises(RecipeError):
-        check_recording(tmp_path / "quality.json", name)
-
-
-def test_a_program_evaluates_and_records(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    dataset, file = write_dataset(tmp_path / "toy", QRELS), tmp_path / "quality.json"
-    words = [tiny_bundle.path, dataset, "--output", tmp_path / "out", "--results", file, "--note", "a remark"]
-    only = ["--", "--only", "bm25", "--only", "dense"]
-    assert main([*map(str, words), "--system", "bm25", *only]) == 2
-    assert not (tmp_path / "out").exists()
-    assert main([*map(str, words), "--system", "tiny", *only]) == 0
-    rows = read_rows(file)
-    assert [(row["system"], row["note"]) for row in rows] == [("bm25", "a remark"), ("tiny dense", "a remark")]
-    assert rows[0]["command"] == "lightretriever evaluate tiny toy --output out --only bm25 --only dense"
-    values = read_queries_file(file)["toy"]
-    assert values["queries"] == sorted(QUERIES)
-    for row in rows:
-        assert np.mean(values["ndcg@10"][row["system"]]) == pytest.approx(row["ndcg@10"], abs=1e-5)
