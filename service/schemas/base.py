@@ -14,7 +14,7 @@ Mode = Literal["hybrid", "dense", "sparse"]
 Matched = Literal["strong", "weak", "none"]
 """How well a document matches, by the thresholds of the dense score that the bundle has, and by the query's words."""
 
-Normalization = Literal["evidence", "range", "zscore", "dbsf", "paper"]
+Normalization = Literal["evidence", "range", "paper"]
 """How to map a leg's scores before adding them, see `service.search.fusion`."""
 
 Plain = dict[str, Any]

@@ -12,10 +12,6 @@ Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of do
              table; 1 if they are equal. The last candidate keeps 0.001 and a single hit gets 1: no hit drops to zero.
     "evidence" norm_l(s) = 0.001 + 0.999 * ((s - min_l) / (max_l - min_l))^2, as a leg's best documents say more than
              its others, with w_l * e_l / sum_k w_k * e_k for w_l: what the legs know of the query (`evidence`)
-    "zscore" norm_l(s) = (s - mean_l) / deviation_l over all known scores of the table; 0 if all are equal. A document
-             of unknown score counts as the last.
-    "dbsf"   norm_l(s) = 0.5 + (s - mean_l) / (6 deviation_l) over the leg's own candidates, other documents get 0; 0.5
-             if all are equal. Distribution-based score fusion, as in Qdrant. It ignores filled scores.
     "paper"  norm_l(s) = (s - min_l) / (max_l - min_l) over the leg's own candidates, other documents get 0; 0 if all
              are equal (the divisor is at least 1e-9, as in ranx and the official code). The paper's own fusion, for
              parity in evaluation. It ignores filled scores.
@@ -33,8 +29,7 @@ Reciprocal rank fusion (ranks from 1, c the rank constant, 60 in the paper):
     fused(d) = sum_l w_l / (c + rank_l(d)),   over the legs that proposed d
 
 The result holds the documents that a leg of weight above 0 proposed, by fused score, ties by ordinal. If there is only
-one such leg, and no other one adds more to some documents than to others, the order is that leg's own: rounding in the
-normalisation can't turn two of its scores into a tie.
+one such leg, the order is its own: rounding in the normalisation can't turn two of its scores into a tie.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -238,10 +233,7 @@ def _ranked(table: CandidateTable, weights: Sequence[float], shares: Scores) -> 
     ranks = table.ranks[proposing]
     columns = np.flatnonzero(ranks.any(axis=0))
     if proposing.size == 1:
-        # Another leg, which proposed none, may still add more to some documents than to others.
-        others = np.delete(shares, proposing, axis=0)
-        if not (others != others[:, :1]).any():
-            return Fused(columns[np.argsort(ranks[0, columns])], shares, scores)
+        return Fused(columns[np.argsort(ranks[0, columns])], shares, scores)
     return Fused(columns[np.argsort(-scores[columns], kind="stable")], shares, scores)
 
 
@@ -253,46 +245,18 @@ def _range(scores: Scores, _: Ranks, exponent: int = 1) -> Scores:
     return values
 
 
-def _zscore(scores: Scores, _: Ranks) -> Scores:
-    least, _spread = _extremes(scores)
-    return np.nan_to_num(_standard(np.where(np.isnan(scores), least, scores), scores))
-
-
-def _dbsf(scores: Scores, ranks: Ranks) -> Scores:
-    own = np.where(ranks > 0, scores, np.nan)
-    return np.where(ranks > 0, 0.5 + _standard(own, own) / 6.0, 0.0)
-
-
 def _paper(scores: Scores, ranks: Ranks) -> Scores:
     own = np.where(ranks > 0, scores, np.nan)
-    least, spread = _extremes(own)
+    least = float(np.fmin.reduce(own, initial=np.nan))
+    spread = float(np.fmax.reduce(own, initial=np.nan)) - least
     return np.where(ranks > 0, (own - least) / max(spread, _SMALLEST_RANGE), 0.0)
 
 
 _NORMALIZATIONS: Final[Mapping[Normalization, Callable[[Scores, Ranks], Scores]]] = {
     "evidence": partial(_range, exponent=2),  # the caller weighs
     "range": _range,
-    "zscore": _zscore,
-    "dbsf": _dbsf,
     "paper": _paper,
 }
-
-
-def _extremes(scores: Scores) -> tuple[float, float]:
-    """Return a leg's lowest known score, and the distance to its highest; NaN if none is known."""
-    least = float(np.fmin.reduce(scores, initial=np.nan))
-    return least, float(np.fmax.reduce(scores, initial=np.nan)) - least
-
-
-def _standard(scores: Scores, known: Scores) -> Scores:
-    """Return scores (u,) in standard deviations from the mean of the `known` ones (u,), which are not NaN; 0 if these
-    are equal."""
-    _, spread = _extremes(known)
-    if not spread > 0:
-        return np.zeros_like(scores)
-    known = known[~np.isnan(known)]
-    standard: Scores = (scores - known.mean()) / known.std()
-    return standard
 
 
 def _check_weights(table: CandidateTable, weights: Sequence[float]) -> None:

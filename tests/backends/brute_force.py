@@ -164,11 +164,11 @@ class BruteForce:
         method = fusion["normalization"] if fusion["method"] == "linear" else "rrf"
         fused = dict.fromkeys(union, 0.0)
         for name, weight in legs.items():
-            pool = list(union) if method in ("evidence", "range", "zscore") else own[name]
+            pool = list(union) if method in ("evidence", "range") else own[name]
             if not pool:
                 continue
             known = scores[name][pool]
-            low, high, mean, deviation = known.min(), known.max(), known.mean(), known.std()
+            low, high = known.min(), known.max()
             for place in pool:
                 score = scores[name][place]
                 if method == "rrf":
@@ -176,10 +176,6 @@ class BruteForce:
                 elif method in ("evidence", "range"):
                     part = 1.0 if high == low else (score - low) / (high - low)
                     share = 0.001 + 0.999 * (part if method == "range" else part * part)
-                elif method == "zscore":
-                    share = 0.0 if high == low else (score - mean) / deviation
-                elif method == "dbsf":
-                    share = 0.5 if high == low else 0.5 + (score - mean) / (6 * deviation)
                 else:
                     share = 0.0 if high == low else (score - low) / (high - low)
                 fused[place] += weight * float(share)
@@ -387,7 +383,7 @@ def _fusion(one: Any, chance: Any) -> Asked:
         return {"method": "rrf", "rank_constant": one([0.0, 10.0, 60.0])} | (
             {"weights": weights} if chance(0.5) else {}
         )
-    fusion = {"method": "linear", "normalization": one(["evidence", "range", "zscore", "dbsf", "paper"])}
+    fusion = {"method": "linear", "normalization": one(["evidence", "range", "paper"])}
     fusion |= {"weights": weights} if chance(0.5) else {}
     return fusion | ({"feedback": one([0.0, 0.3, 2.0])} if chance(0.5) else {})
 

@@ -60,7 +60,7 @@ def fuse(method: str, legs: list[Leg], weights: tuple[float, ...]) -> tuple[list
     return ranking(table, fused), scores_by_ordinal(table, fused)
 
 
-METHODS = pytest.mark.parametrize("method", ["range", "zscore", "dbsf", "paper", "rrf"])
+METHODS = pytest.mark.parametrize("method", ["evidence", "range", "paper", "rrf"])
 
 
 @METHODS
@@ -107,39 +107,12 @@ def test_paper_mode_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg, weigh
     assert fuse("paper", [dense, sparse], weights)[1] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@given(
-    scores=st.lists(st.integers(-1000, 1000).map(float), min_size=2, max_size=40, unique=True),
-    weights=st.tuples(WEIGHT, WEIGHT),
-)
-def test_zscores_equal_ranx(ranx: ModuleType, scores: list[float], weights: tuple[float, float]) -> None:
-    """Where both legs know every document: ranx gives others 0, the mean."""
-    legs = [(np.arange(len(scores)), np.array(own, np.float32)) for own in (scores, [*scores[1:], scores[0]])]
-    expected = ranx_scores(ranx, legs, norm="zmuv", method="wsum", params={"weights": list(weights)})
-    assert fuse("zscore", legs, weights)[1] == pytest.approx(expected, rel=1e-4, abs=1e-4)
-
-
 # Equal scores only without: ranx sorts them in no particular order.
 @given(dense=leg(minimum=1, ties=False), sparse=leg(minimum=1, ties=False), constant=st.integers(1, 100))
 def test_rrf_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg, constant: int) -> None:
     expected = ranx_scores(ranx, [dense, sparse], norm=None, method="rrf", params={"k": constant})
     table = align([dense, sparse])
     assert scores_by_ordinal(table, fuse_rrf(table, (1.0, 1.0), constant)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("normalization", ["range", "zscore"])
-def test_scores_below_zero_of_a_leg_that_proposes_nothing_count(normalization: Normalization) -> None:
-    """As those of negative terms do, which no document of the other leg is proposed by."""
-    table = align([(np.array([1, 2, 3]), np.array([0.9, 0.8, 0.1])), (np.array([], np.int64), np.array([]))])
-    table.fill(1, np.array([-50.0, 0.0, 0.0]))
-    fused = fuse_linear(table, (0.6, 0.4), normalization)
-    assert table.ordinals[fused.order].tolist() == [2, 1, 3]
-    assert fused.scores[fused.order].tolist() == sorted(fused.scores.tolist(), reverse=True)
-
-
-def test_equal_scores_are_in_the_middle_of_zscore_and_dbsf() -> None:
-    alike = align([(np.array([4, 7]), np.array([3.0, 3.0]))])
-    assert fuse_linear(alike, (1.0,), "zscore").scores.tolist() == [0, 0]
-    assert fuse_linear(alike, (1.0,), "dbsf").scores.tolist() == [0.5, 0.5]
 
 
 ONE = (np.array([1]), np.array([1.0]))
