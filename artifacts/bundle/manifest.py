@@ -83,10 +83,9 @@ class ManifestPart(BaseModel):
 
 
 class HeadInfo(ManifestPart):
-    """How many head queries a task has, which the whole model read, and whether it gave `sparse` weights for them."""
+    """How many head queries a task has, which the whole model read."""
 
     queries: int = Field(ge=1)
-    sparse: bool
 
 
 class MatchThresholds(ManifestPart):
@@ -320,7 +319,7 @@ class Manifest(ManifestPart):
             if (task.file is None) != (self.dense is None) or (task.file is None) != (task.dtype is None):
                 raise ValueError(f"the task {name!r} has a token table and the bundle no dense leg, or the reverse")
             named += table_files(task)
-            named += [] if task.head is None else head_files(name, sparse=task.head.sparse)
+            named += [] if task.head is None else head_files(name)
         for file in filter(None, named):
             if file not in self.files:
                 raise ValueError(f"{file} is used but not listed in files")
@@ -357,9 +356,9 @@ def table_file(task: str) -> str:
     return f"tables/{task}.npy"
 
 
-def head_files(task: str, *, sparse: bool) -> list[str]:
-    """Where the head queries of a task lie in a bundle: texts, vectors, and `sparse` weights, if there are any."""
-    return [f"heads/{task}{ending}" for ending in (".json", ".npy", ".sparse.npy")[: 2 + sparse]]
+def head_files(task: str) -> list[str]:
+    """Where the head queries of a task lie in a bundle: texts and vectors."""
+    return [f"heads/{task}.json", f"heads/{task}.npy"]
 
 
 def table_files(task: TaskInfo) -> list[str]:

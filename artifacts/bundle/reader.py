@@ -141,7 +141,7 @@ class Bundle:
         and for unusable head queries."""
         if (info := self.task(task).head) is None:
             return None
-        files, shape = head_files(task, sparse=info.sparse), (info.queries, self.manifest.dimension)
+        files, shape = head_files(task), (info.queries, self.manifest.dimension)
         head = HeadQueries.open(*(self.path / file for file in files), lowercase=self.manifest.tokenizer.lowercase)
         self._compare(files[1], "wrong shape (head queries, dimension)", shape, head.vectors.shape)
         self._compare(files[1], "wrong number type", "float16", head.vectors.dtype.name)

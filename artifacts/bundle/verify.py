@@ -92,7 +92,7 @@ def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
         if files := table_files(info):
             yield files[0], files, partial(_table, task=task)
         if info.head is not None:
-            files = head_files(task, sparse=info.head.sparse)
+            files = head_files(task)
             yield files[0], files, partial(_head, task=task)
     if manifest.dense is not None:
         yield manifest.dense.file, [manifest.dense.file], _dense
@@ -138,9 +138,9 @@ def _table(bundle: Bundle, task: str) -> Iterator[Problem]:
 
 def _head(bundle: Bundle, task: str) -> Iterator[Problem]:
     head = bundle.head(task)
-    bad = None if head is None else head.first_bad(bundle.manifest.sparse_vocab_size)
+    bad = None if head is None else head.first_bad()
     if bad is not None:
-        file, expected = head_files(task, sparse=False)[0], "a vector of length 1, weights of tokens"
+        file, expected = head_files(task)[0], "a vector of length 1"
         yield Problem(file, "the values of a head query are impossible", expected, repr(bad[:80]), _REBUILD)
 
 

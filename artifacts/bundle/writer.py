@@ -222,8 +222,8 @@ def _write_table(folder: Path, content: BundleContent, task: str, tokenizer: Tex
     write_table(folder / file, table.rows[:, : content.dimension], content.table_dtype)
     if table.head is not None:
         (folder / "heads").mkdir(exist_ok=True)
-        head = HeadInfo(queries=len(table.head), sparse=table.head.sparse is not None)
-        table.head.save([folder / one for one in head_files(task, sparse=head.sparse)], content.dimension)
+        head = HeadInfo(queries=len(table.head))
+        table.head.save([folder / one for one in head_files(task)], content.dimension)
     return TaskInfo(file=file, instruction=table.instruction, dtype=content.table_dtype, head=head)
 
 

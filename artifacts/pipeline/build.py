@@ -70,9 +70,9 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
     setting or corpus than the recipe has now.
     """
     facts = read_json(recipe.work / "backbone.json", stage="table")
-    plan = _check_settings(recipe, facts)
+    _check_settings(recipe, facts)
     store, corpus = encoded_texts(recipe), encoded_corpus(recipe)
-    heads = read_heads(recipe, facts, plan["impacts"])
+    heads = read_heads(recipe, facts)
     tables = {task: _table(recipe, task, store)._replace(head=heads.get(task)) for task in recipe.tasks}
     leg, terms, own = sparse_leg(recipe, store), terms_tokenizer(recipe.work), facts.get("dense", facts)
     content = BundleContent(
@@ -213,9 +213,8 @@ def encoded_texts(recipe: Recipe) -> TextStore:
     return store
 
 
-def _check_settings(recipe: Recipe, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan of the stage `encode`, which must have been run with the models and settings that the recipe has
-    now."""
+def _check_settings(recipe: Recipe, facts: dict[str, Any]) -> None:
+    """Raise ResumeError unless the stage `encode` was run with the models and settings that the recipe has now."""
     plan = read_json(recipe.work / "encode" / "plan.json", stage="encode")
     # All terms of BM25 are kept by default.
     cut = plan["impacts"] == "learned" or "top_k" in recipe.encode.model_fields_set
@@ -224,7 +223,6 @@ def _check_settings(recipe: Recipe, facts: dict[str, Any]) -> dict[str, Any]:
     now = {"model": facts["fingerprint"], "sparse": recipe.sparse is not None}
     now |= {f"encode.{name}": getattr(recipe.encode, name) for name in (*names, "lowercase")}
     check_same(recipe.work, made | {f"encode.{name}": plan[name] for name in names}, now, "encode")
-    return plan
 
 
 def _idf(

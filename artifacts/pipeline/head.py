@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.dtypes import Float32Array
@@ -22,7 +20,7 @@ from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_made, check_plan, read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS, HeadQueries, normalised, padded
+from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.encoder import Encoder
@@ -65,10 +63,10 @@ def most_frequent(log: Path, top: int, *, lowercase: bool) -> list[str]:
     return [text for text, _ in counts.most_common(top)]
 
 
-def head_files(recipe: Recipe, task: str, *, sparse: bool) -> list[Path]:
-    """Where the head queries of a task lie in the work directory: texts, vectors, sparse rows."""
+def head_files(recipe: Recipe, task: str) -> list[Path]:
+    """Where the head queries of a task lie in the work directory: texts and vectors."""
     folder = recipe.work / "tables" / task / "head"
-    return [folder / name for name in ("texts.json", "vectors.npy", "sparse.npy")[: 2 + sparse]]
+    return [folder / "texts.json", folder / "vectors.npy"]
 
 
 def make_heads(recipe: Recipe, encoders: "Encoders", where: dict[str, str]) -> None:
@@ -78,28 +76,27 @@ def make_heads(recipe: Recipe, encoders: "Encoders", where: dict[str, str]) -> N
     made again. A stopped call goes on after the last finished part. Raises CorpusError for a bad log, and BundleError
     for a query whose vector is zero or not finite.
     """
-    texts, sparse = head_texts(recipe), _have_sparse(recipe, encoders.impacts)
+    texts = head_texts(recipe)
     for task, instruction in recipe.tasks.items() if texts else ():
-        files = head_files(recipe, task, sparse=sparse)
-        folder, plan = files[0].parent, _plan(encoders.fingerprint, instruction, texts, sparse=sparse) | where
+        files = head_files(recipe, task)
+        folder, plan = files[0].parent, _plan(encoders.fingerprint, instruction, texts) | where
         if (folder / "plan.json").is_file() and read_json(folder / "plan.json") != plan:
             shutil.rmtree(folder)
         check_plan(folder / "plan.json", plan)
         if not all(file.is_file() for file in files):
-            arrays = _encoded(encoders.dense, texts, instruction, folder, sparse=sparse)
-            HeadQueries(texts, *arrays, lowercase=recipe.encode.lowercase).save(files, encoders.dense.hidden_size)
+            vectors = _encoded(encoders.dense, texts, instruction, folder)
+            HeadQueries(texts, vectors, lowercase=recipe.encode.lowercase).save(files, encoders.dense.hidden_size)
         for leftover in folder.glob("part-*.npy*"):
             leftover.unlink()
 
 
-def read_heads(recipe: Recipe, facts: Mapping[str, Any], impacts: ImpactKind) -> dict[str, HeadQueries]:
-    """The head queries of every task, as `make_heads` made them by the model of these `facts` (`backbone.json`), whose
-    documents have such `impacts`. Raises ResumeError for other ones than the recipe's."""
-    texts, sparse, heads = head_texts(recipe), _have_sparse(recipe, impacts), dict[str, HeadQueries]()
+def read_heads(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, HeadQueries]:
+    """The head queries of every task, as `make_heads` made them by the model of these `facts` (`backbone.json`). Raises
+    ResumeError for other ones than the recipe's."""
+    texts, heads = head_texts(recipe), dict[str, HeadQueries]()
     for task, instruction in recipe.tasks.items() if texts else ():
-        files = head_files(recipe, task, sparse=sparse)
-        now = _plan(facts["fingerprint"], instruction, texts, sparse=sparse)
-        check_made(files[0].with_name("plan.json"), now, "table")
+        files = head_files(recipe, task)
+        check_made(files[0].with_name("plan.json"), _plan(facts["fingerprint"], instruction, texts), "table")
         try:
             heads[task] = HeadQueries.open(*files, lowercase=facts["lowercase"])
         except BundleError as error:
@@ -108,35 +105,23 @@ def read_heads(recipe: Recipe, facts: Mapping[str, Any], impacts: ImpactKind) ->
     return heads
 
 
-def _have_sparse(recipe: Recipe, impacts: ImpactKind) -> bool:
-    """True if head queries have sparse weights: where the model that reads them made the `impacts`, and it learned
-    them."""
-    return impacts == "learned" and recipe.sparse is None
-
-
-def _plan(fingerprint: str, instruction: str, texts: Sequence[str], *, sparse: bool) -> dict[str, Any]:
+def _plan(fingerprint: str, instruction: str, texts: Sequence[str]) -> dict[str, Any]:
     """Everything that decides the vectors of head queries."""
     digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
-    return {"model": fingerprint, "instruction": instruction, "queries": digest, "sparse": sparse}
+    return {"model": fingerprint, "instruction": instruction, "queries": digest}
 
 
-def _encoded(
-    encoder: "Encoder", texts: Sequence[str], instruction: str, folder: Path, *, sparse: bool
-) -> tuple[Float32Array, npt.NDArray[Any] | None]:
-    """Vectors (n, H) of texts by the whole model, and padded sparse rows; made in parts, which lie in `folder`."""
-    vectors, rows = [], []
+def _encoded(encoder: "Encoder", texts: Sequence[str], instruction: str, folder: Path) -> Float32Array:
+    """Vectors (n, H) of texts by the whole model; made in parts, which lie in `folder`."""
+    vectors = []
     with ProgressBar("head", total=len(texts), unit="queries") as progress:
         for start in range(0, len(texts), _PART):
             chunk = texts[start : start + _PART]
-            dense, terms = folder / f"part-{start:08d}.npy", folder / f"part-{start:08d}.sparse.npy"
-            if dense.is_file():
+            file = folder / f"part-{start:08d}.npy"
+            if file.is_file():
                 progress.skip(len(chunk))
             else:
-                made = encoder.encode_queries(chunk, instruction)
+                write_array(file, encoder.encode_queries(chunk, instruction).dense)
                 progress.advance(len(chunk))
-                if sparse:
-                    write_array(terms, padded(made.sparse or [], FULL_QUERY_TERMS))
-                write_array(dense, made.dense)  # last, as the sign that the part is whole
-            vectors.append(read_array(dense))
-            rows += [read_array(terms)] if sparse else []
-    return np.concatenate(vectors), np.concatenate(rows) if sparse else None
+            vectors.append(read_array(file))
+    return np.concatenate(vectors)

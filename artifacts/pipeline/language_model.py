@@ -20,9 +20,9 @@ from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.rows import ImpactRow
 from lightretriever.artifacts.pipeline.states import PackedStates, packed_states, token_states
-from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS
 
 __all__ = [
+    "FULL_QUERY_TERMS",
     "QUANTIZATION",
     "LanguageModel",
     "instruction_prefix",
@@ -32,6 +32,9 @@ __all__ = [
 
 QUANTIZATION: Final = 100
 """Impacts per unit of weight."""
+
+FULL_QUERY_TERMS: Final = 64
+"""Sparse terms that a whole model keeps of a query."""
 
 #: Elements of the largest intermediate (rows × V) that one slice may build: 64 Mi, 256 MiB in float32.
 SLICE_ELEMENTS = 64 * 2**20

@@ -10,7 +10,7 @@ WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.j
     training.json        with `distil`: how it was fitted
     states/              with `distil`: part-*.npy, the encoder's states of single tokens
     teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to
-    head/                with `head`: texts.json, vectors.npy (n, H), sparse.npy, plan.json; part-*.npy until they are
+    head/                with `head`: texts.json, vectors.npy (n, H), plan.json; part-*.npy until they are
     refined-D/           with `refine`: the table fitted to the encoded corpus, (V, D), plan.json, training.json
 """
 
@@ -73,7 +73,7 @@ def _summary(recipe: Recipe, stage: str, files: Mapping[str, Path]) -> Summary:
     for task, file in files.items():
         (rows, dimension), size, heads = np.load(file, mmap_mode="r").shape, file.stat().st_size, 0
         lines.append(f"{task}: {file}, {rows:,} tokens × {dimension}, {megabytes(size)}")
-        _, vectors = head_files(recipe, task, sparse=False)
+        _, vectors = head_files(recipe, task)
         if recipe.head is not None and vectors.is_file():
             heads = len(np.load(vectors, mmap_mode="r"))
             lines.append(f"  {heads:,} head queries, read by the whole model")

@@ -8,7 +8,7 @@ The token that stands for what the vocabulary lacks is no evidence: it is left o
 the tokenizer has other tokens for the first word of a text (`TextTokenizer.query_ids`).
 The query for documents like another is that one's own vector, and its heaviest terms with their impacts as weights.
 An added text of weight w counts as if it stood behind the query w times; w may be a fraction.
-A head query without added texts has the vector, and the sparse weights if there are any, that the model gave it.
+A head query without added texts has the vector that the model gave it.
 A leg for which a text has nothing finds no document.
 """
 
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.weights import weighted_ids
-from lightretriever.artifacts.tokens.head_queries import HeadQueries, HeadQuery
+from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryTokens
@@ -89,11 +89,10 @@ class QueryEncoder:
         if not (ids[0] or terms[0]):
             raise no_terms(field, text)
         started = clock.add("tokenize", started)
-        head = None if added or task not in self.heads else self._head(text, task, terms[0], dense=dense)
+        head = self.heads[task].find(text) if dense and not added and task in self.heads else None
         if head is not None:
-            if dense:
-                clock.add("encode", started)
-            return head
+            clock.add("encode", started)
+            return EncodedQuery(*self._weighed([terms[0]], [1.0]), NO_TOKENS, head, head=True)
         names, counts, weights = self._weighed(terms, factors) if sparse and not unsplit else _NO_TERMS
         tokens, vector, length = NO_TOKENS, None, 1.0
         if any(ids):
@@ -145,26 +144,6 @@ class QueryEncoder:
         rows = self.tables[task].rows(query.tokens.ids) * query.tokens.weights[:, None]
         parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
-
-    def _head(self, text: str, task: str, terms: list[str], *, dense: bool) -> EncodedQuery | None:
-        """Look up what the model made of a text with these terms; None if it made nothing that is asked for.
-
-        A term that the model added has count 0.
-        """
-        found = self.heads[task].find(text)
-        if found is None or not (dense or self._has_terms(found)):
-            return None
-        names, counts, weights = self._weighed([terms], [1.0])
-        if self._has_terms(found) and found.sparse is not None:
-            ids, own = found.sparse
-            occurrences = dict(zip(names, counts.tolist(), strict=True))
-            names = [f"{token}" for token in ids.tolist()]
-            counts = np.array([occurrences.get(name, 0) for name in names], dtype=np.int64)
-            weights = own if self._idf is None else own * self._idf.take(ids)
-        return EncodedQuery(names, counts, weights, NO_TOKENS, found.dense if dense else None, head=True)
-
-    def _has_terms(self, found: HeadQuery) -> bool:
-        return found.sparse is not None and self.vocabulary.tokenizer is not None
 
     def _terms(self, texts: list[str], ids: Sequence[list[int]] | None, field: str) -> list[list[str]]:
         """Return the terms of each text. `ids` are those of the dense leg, if they are known."""

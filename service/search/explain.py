@@ -5,8 +5,8 @@ token t sparse  score(d) = sum_t share_t,   share_t = weight_t * impact(t, d)   
 vocabulary fused   score(d) = sum_l share_l,   share_l the leg's share
 
 A word has the tokens and the terms that begin in it; one that several words have is shared out by their weights. A head
-query's dense vector comes from a model, so its words have no shares of the dense score. The terms that the model added
-to a head query stand by themselves.
+query's dense vector comes from a model, so its words have no shares of the dense score. Terms that are nowhere in the
+text stand by themselves.
 """
 
 from bisect import bisect_right
@@ -87,7 +87,7 @@ def query_words(
             part = Part(place, weight / total if total else 1.0 / len(of_word))
             (words[name].tokens if kind == "token" else words[name].terms).append(part)
     for term, number in terms.items():
-        if ("term", number) not in shares:  # the model added it to a head query
+        if ("term", number) not in shares:  # it is nowhere in the text
             word = words.setdefault(f"\0{term}", QueryWord(encoder.vocabulary.spelt(term)))
             word.terms.append(Part(number, 1.0))
     for token, number in tokens.items():

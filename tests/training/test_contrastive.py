@@ -11,10 +11,9 @@ import torch
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.runs import measure, ranking
-from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
+from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS, LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import pack
-from lightretriever.artifacts.tokens.head_queries import FULL_QUERY_TERMS
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.contrastive import Contrastive, QuerySide, corpus_scores, document_outputs
