@@ -12,13 +12,11 @@ from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer, normalizers
 
-from lightretriever.artifacts.errors import ModelError
 from lightretriever.loadtest.program import option, program
 
 __all__ = ["main", "save_static"]
@@ -36,20 +34,9 @@ sentence-transformers' `StaticEmbedding`. The rows are unchanged; text is lowerc
 
 
 def save_static(package: Path, output: Path) -> None:
-    """Write the embeddings in the folder `package` to the folder `output`.
-
-    Raises ModelError when a file is missing, can't be read, or tokenizer and embedding don't fit each other.
-    """
-    try:
-        (name, rows), *others = load_file(package / WEIGHTS).items()
-        tokenizer = Tokenizer.from_str((package / TOKENIZER).read_text(encoding="utf-8"))
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{package}: not wordllama 0.4.0: {error}") from error
-    highest = max(tokenizer.get_vocab(with_added_tokens=True).values())
-    if others or rows.ndim != 2 or highest >= len(rows):
-        raise ModelError(
-            f"{package / WEIGHTS}: expected one embedding of more than {highest} rows, found {name} {rows.shape}"
-        )
+    """Write the embeddings in the folder `package` to the folder `output`."""
+    (rows,) = load_file(package / WEIGHTS).values()
+    tokenizer = Tokenizer.from_str((package / TOKENIZER).read_text(encoding="utf-8"))
     steps = [normalizers.Lowercase(), *([tokenizer.normalizer] if tokenizer.normalizer else [])]
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.no_padding()

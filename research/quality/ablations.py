@@ -165,9 +165,8 @@ def measure(work: Path, name: str, recipe: TrainRecipe, collections: Mapping[str
         write_atomically(work / variant / "scores.json", json.dumps(content, indent=1).encode() + b"\n")
 
 
-def judged(recipe: TrainRecipe, data: Path, names: Sequence[str] | None) -> dict[str, DevRecipe]:
-    """The recipe's development set by its name, or all queries and documents of the test collections, of these `names`
-    where they are given."""
+def judged(recipe: TrainRecipe, data: Path) -> dict[str, DevRecipe]:
+    """The recipe's development set by its name, or all queries and documents of the test collections."""
     if recipe.dev is not None:
         return {f"{recipe.dev.path.name}-{recipe.dev.split}": recipe.dev}
     return {
@@ -175,7 +174,7 @@ def judged(recipe: TrainRecipe, data: Path, names: Sequence[str] | None) -> dict
             path=data / one.folder, split=one.split, instruction=one.instruction, queries=ALL, documents=ALL
         )
         for one in COLLECTIONS
-        if not one.part and one.name in (names or [one.name])
+        if not one.part
     }
 
 
@@ -197,7 +196,6 @@ def evaluate_light_documents(backbone: Backbone, dev: DevSet, max_length: int, s
     option("--data", Path, "folder of the training sets and test collections"),
     option("--work", Path, "folder for runs and scores"),
     option("--only", None, "these variants alone", nargs="+", choices=["base", *VARIANTS, *READERS]),
-    option("--datasets", None, "these test collections alone", nargs="+"),
     option("--seeds", None, "in place of the recipe's seed", nargs="+", type=int),
     option("--device", "auto", "cpu, cuda, …"),
 )
@@ -205,7 +203,7 @@ def main(given: Namespace) -> None:
     """Train and evaluate."""
     replaced = {"model.path": given.model, "model.device": given.device}
     recipe = read_recipe(given.recipe, TrainRecipe, replaced).below(given.data)
-    collections = judged(recipe, given.data, given.datasets)
+    collections = judged(recipe, given.data)
     variants = {"base": recipe, **{name: variant_of(recipe, name) for name in VARIANTS}}
     variants |= dict.fromkeys(READERS, recipe)
     works = {given.work / f"seed-{seed}": seed for seed in given.seeds or []} or {given.work: recipe.seed}

@@ -1,6 +1,6 @@
 """The service with a bi-encoder in its query path, by ONNX Runtime: int8 weights, one thread, waiting queries batched.
 
-    python -m research.servers.onnx BUNDLE --model FOLDER [--threads 1] [--batch 16] --port 0
+    python -m research.servers.onnx BUNDLE --model FOLDER [--batch 16] --port 0
 
 FOLDER is one of `research.models.onnx`. Indexes, fusion and HTTP are those of `lightretriever.loadtest.model_server`.
 """
@@ -31,11 +31,11 @@ INPUTS: Final = ("input_ids", "attention_mask")
 
 
 class OnnxEncoder:
-    """Encodes with the model in a folder, on `threads` threads."""
+    """Encodes with the model in a folder, on one thread."""
 
-    def __init__(self, folder: Path, threads: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
         options = SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = 1
         self._session = InferenceSession(str(folder / MODEL), options, providers=["CPUExecutionProvider"])
         self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
 
@@ -59,14 +59,10 @@ def onnx_encoder(encoder: OnnxEncoder, bundle: Bundle, base: QueryEncoder) -> En
     return encode
 
 
-@program(
-    *OPTIONS,
-    option("--model", Path, "folder of research.models.onnx"),
-    option("--threads", 1, "threads of one batch"),
-)
+@program(*OPTIONS, option("--model", Path, "folder of research.models.onnx"))
 def main(given: Namespace) -> None:
     """Serve until SIGTERM."""
-    bundle, encoder = Bundle.open(given.bundle), OnnxEncoder(given.model, given.threads)
+    bundle, encoder = Bundle.open(given.bundle), OnnxEncoder(given.model)
     serve_model(given, bundle, lambda base: onnx_encoder(encoder, bundle, base))
 
 

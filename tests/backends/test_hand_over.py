@@ -1,25 +1,29 @@
 """When Faiss searches in another thread, and that Lucene ends by itself."""
 
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.sparse import jvm
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
 from lightretriever.service.cgroup import memory_bytes, processors
 from lightretriever.service.execution.executor import Executor
+from lightretriever.service.http.json import json_response, parse
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from research.floor.calls import count_calls
 from tests.service.live import warm
 from tests.support.tiny import BundleOf
 
@@ -93,6 +97,42 @@ def test_both_legs_are_late_when_there_is_no_time(tiny_bundle: Bundle) -> None:
     assert {outcome.reason for outcome in outcomes.values()} == {None}
     backends.close()
     executor.close()
+
+
+OURS = ("lightretriever.artifacts.", "lightretriever.service.")
+
+
+class Calls(NamedTuple):
+    """Calls by function, as MODULE:NAME, and how many of them go into Java."""
+
+    functions: Counter[str]
+    java: int
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules whose functions were called."""
+        return {name.partition(":")[0] for name in self.functions}
+
+
+def count_calls(engine: SearchEngine, body: bytes) -> Calls:
+    """Count the calls of one search, from the bytes of the request to those of the answer. The engine must be warm."""
+    functions: Counter[str] = Counter()
+    java_call = jvm.java_call.__code__
+    java = 0
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal java
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module.startswith(OURS) and frame.f_code.co_filename != "<string>":
+            functions[f"{module.removeprefix('lightretriever.')}:{frame.f_code.co_qualname}"] += 1
+            java += frame.f_code is java_call
+
+    sys.setprofile(look)
+    try:
+        json_response(engine.answer(parse(body, SearchRequest)))
+    finally:
+        sys.setprofile(None)
+    return Calls(functions, java)
 
 
 PLAIN = b'{"query": "play music from the terminal"}'

@@ -109,12 +109,10 @@ def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> Non
 
 
 def finds_words_of_the_query(url: str) -> None:
-    """As BM25 alone does, which refuses a wrong request."""
+    """As BM25 alone does."""
     hits = ask(url, {"query": "music player", "k": 3})["hits"]
     assert all("music" in json.dumps(hit["fields"]).lower() for hit in hits)
-    assert ask(url, {"query": "qqqzzz"})["hits"] == []
-    for body in ({}, {"query": 5}, {"query": "x", "k": 0}, [1]):
-        refused(url, body)
+    assert ask(url, {"query": "qqqzzz", "k": 3})["hits"] == []
 
 
 @pytest.mark.slow
@@ -124,10 +122,9 @@ def test_vectors_in_int8_are_near_the_encoders(found: dict[str, System]) -> None
     encoder = SentenceTransformer(found["biencoder"].command[-3], device="cpu")
     texts = ["music player", "text editor with plugins and more of them", "terminal " * 100]
     theirs = encoder.encode_query(texts, normalize_embeddings=True)
-    for threads in (1, 2):
-        vectors = OnnxEncoder(folder, threads).vectors(texts)
-        cosines = (vectors * theirs).sum(axis=1) / np.linalg.norm(vectors, axis=1)
-        assert cosines.min() > 0.98
+    vectors = OnnxEncoder(folder).vectors(texts)
+    cosines = (vectors * theirs).sum(axis=1) / np.linalg.norm(vectors, axis=1)
+    assert cosines.min() > 0.98
 
 
 @pytest.mark.slow
