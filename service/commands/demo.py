@@ -20,7 +20,7 @@ ARCHIVE: Final = Path(__file__).resolve().parents[2] / "demo" / "bundle.tar.xz"
 
 EXAMPLE: Final = '{"query":"merge several pdf files into one","k":5}'
 _ADVICE: Final = """
-  Serving the demo bundle on {address}/  (API: {address}/docs; Ctrl-C stops it)
+  Serving the demo bundle on {address}/  (API: {address}/openapi.json; Ctrl-C stops it)
 
   curl -s {address}/search -H 'content-type: application/json' -d '{body}'
 """

@@ -216,5 +216,5 @@ def _routing_error(scope: Scope, error: HTTPException) -> ServiceError:
         refused.headers = {"allow": allowed}
         return refused
     if error.status_code == NotFoundError.status:
-        return NotFoundError("There is no such path. The paths are listed at /docs.")
+        return NotFoundError("There is no such path. The paths are listed at /openapi.json.")
     return InternalError(str(error.detail))

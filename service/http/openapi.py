@@ -82,10 +82,10 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
     _set_limits(definitions["$defs"], settings)
     if settings.api_keys_file is not None:
         _set_security(document)
-    document["x-error-kinds"] = [
-        {"kind": kind, "statuses": error.statuses(), "title": error.title, "description": error.__doc__}
+    document["x-error-kinds"] = {
+        kind: {"statuses": error.statuses(), "title": error.title, "description": error.__doc__}
         for kind, error in errors.KINDS.items()
-    ]
+    }
     return document
 
 

@@ -44,11 +44,11 @@ _CONDITION: Final = '{"field": "…", "eq": …}, with in, gt, gte, lt, lte or e
 
 
 def problem(error: ServiceError, *, instance: str, request_id: str) -> dict[str, Any]:
-    """Return the RFC 9457 object of an error. `type` is the address of the kind's documentation on this server,
+    """Return the RFC 9457 object of an error. `type` is the address of the kind's description on this server,
     relative to `instance`, so that it also leads there behind a proxy that takes a prefix off."""
     fields = [asdict(item) for item in error.errors]
     return {
-        "type": f"{'../' * (instance.count('/') - 1)}docs#error-{error.kind}",
+        "type": f"{'../' * (instance.count('/') - 1)}openapi.json#/x-error-kinds/{error.kind}",
         "title": error.title,
         "status": error.status,
         "detail": error.detail,

@@ -41,7 +41,6 @@ __all__ = ["router", "served"]
 router = APIRouter(default_response_class=Response)
 
 _PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
-_DOCS: Final = Page.read(Path(__file__).parents[1] / "static" / "docs.html")
 _RELOAD: Final = (*KEY, NotFoundError, BundleRefusedError, NotReadyError)
 _FIELDS: Final = schemas.SearchRequest.model_json_schema()["properties"]
 _ADDRESS: Final = [
@@ -164,12 +163,6 @@ async def reload(request: Request) -> Response:
 async def page(request: Request) -> Response:
     """Return a page that searches as you type."""
     return _PAGE.response()
-
-
-@router.get("/docs", **describe("API documentation", answer="text/html", tag="pages"))
-async def docs(request: Request) -> Response:
-    """Return this description as a page."""
-    return _DOCS.response()
 
 
 def _warnings(engine: SearchEngine) -> Iterator[str]:

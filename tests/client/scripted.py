@@ -45,7 +45,7 @@ def answer(content: object = FOUND, status: int = 200, **headers: str) -> Step:
 
 def problem(status: int, kind: str, *, detail: str = "why", errors: list[Any] | None = None, **headers: str) -> Step:
     """Answer with an error as the service does."""
-    about = {"type": "/docs", "title": "What", "instance": "/search", "request_id": "r-1", "errors": errors or []}
+    about = {"type": "/type", "title": "What", "instance": "/search", "request_id": "r-1", "errors": errors or []}
     return answer({**about, "status": status, "kind": kind, "detail": detail}, status, **headers)
 
 

@@ -149,7 +149,7 @@ def test_the_public_address_has_the_public_paths_alone(tmp_path: Path) -> None:
     (rule,) = manifests["Ingress"]["spec"]["rules"]
     paths = {path["path"]: path["pathType"] for path in rule["http"]["paths"]}
     assert paths.pop("/") == "Exact"
-    assert set(paths) == {"/search", "/encode", "/documents", "/terms", "/info", "/docs", "/openapi.json"}
+    assert set(paths) == {"/search", "/encode", "/documents", "/terms", "/info", "/openapi.json"}
     policy = manifests["NetworkPolicy"]["spec"]
     assert policy["ingress"] == [{"ports": [{"port": "http"}], "from": EVERYTHING["networkPolicy"]["from"]}]  # type: ignore[index]
     assert policy["egress"] == []

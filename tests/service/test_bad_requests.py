@@ -35,7 +35,7 @@ def test_the_shape_of_an_error(client: TestClient) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["x-request-id"] == "my-id.1"
     assert answer.json() == {
-        "type": "docs#error-invalid_request",
+        "type": "openapi.json#/x-error-kinds/invalid_request",
         "title": "The request is not valid",
         "status": 422,
         "detail": "query: the text is empty or white space only (3 more)",

@@ -39,7 +39,7 @@ GUARDED = (
     ("POST", "/documents", {"id": "music", "fields": {"text": "music"}}),
     ("DELETE", "/documents/music", None),
 )
-OPEN = ("/livez", "/readyz", "/info", "/metrics", "/", "/docs", "/openapi.json")
+OPEN = ("/livez", "/readyz", "/info", "/metrics", "/", "/openapi.json")
 SEARCHER, _SEARCH_ENTRY = new_key("searcher", ["search"])
 ADMIN, _ADMIN_ENTRY = new_key("admin", ["admin"])
 BOTH, _BOTH_ENTRY = new_key("both", ["search", "admin"])

@@ -76,7 +76,9 @@ def test_addresses_are_those_beside_the_description(description: dict[str, Any])
 
 def test_every_error_kind_is_listed(description: dict[str, Any]) -> None:
     listed = description["x-error-kinds"]
-    assert {error["kind"]: error["statuses"] for error in listed} == {kind: KINDS[kind].statuses() for kind in KINDS}
+    assert {kind: error["statuses"] for kind, error in listed.items()} == {
+        kind: KINDS[kind].statuses() for kind in KINDS
+    }
 
 
 def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> None:

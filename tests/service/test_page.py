@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
-from lightretriever.service.http.routes import router
 from lightretriever.service.settings import Settings
 from tests.service.browsing import answer_of, page_of, search_for, shown_ids
 from tests.service.live import live, live_bundles, warm
@@ -94,21 +93,6 @@ def test_the_page_says_how_it_works_until_someone_types(page: Page) -> None:
         search_for(page, "music")
 
 
-def send_a_search(page: Page) -> None:
-    """On the page of the documentation."""
-    page.locator("#routes > details").filter(has_text="POST/search Search").first.locator("summary").click()
-    page.get_by_role("button", name="Send").first.click()
-    expect(page.locator("pre", has_text="200\n{").first).to_be_visible()
-
-
-def test_the_documentation_page_lists_routes_models_and_errors(page: Page) -> None:
-    page.goto("/docs#error-invalid_request")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("LightRetriever Search")
-    expect(page.locator("#error-invalid_request")).to_contain_text("422")
-    assert page.locator("#routes > details").count() == len(router.routes)
-    send_a_search(page)
-
-
 def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path: Path, tmp_path: Path) -> None:
     with live_bundles(tiny_path, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url, page_of(browser, url) as page:
         asked = page.get_by_label("This service asks for an API key", exact=False)
@@ -127,8 +111,6 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
         page.reload()
         page.get_by_role("searchbox").fill("player")
         expect(page.locator("li.hit")).to_have_count(10)
-        page.goto("/docs")
-        send_a_search(page)
         assert READER not in page.content()
         with page_of(browser, url, "/#q=music") as other:  # another tab has no key
             expect(other.get_by_role("status")).to_contain_text("Send your API key")
@@ -154,8 +136,7 @@ def test_a_key_that_is_gone_is_asked_for_anew(browser: Browser, tiny_path: Path,
 def test_nothing_is_loaded_from_elsewhere(page: Page, site: str) -> None:
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))
-    for path in ("/", "/docs"):
-        page.goto(path, wait_until="networkidle")
+    page.goto("/", wait_until="networkidle")
     assert requested.count(f"{site}/") == 1
     assert {address for address in requested if not address.startswith((site, "data:"))} == set()
 
