@@ -105,7 +105,7 @@ def evaluate_bundle(
     with bundle.sparse() as index:
         missing = relevant_but_missing(judged, set(index.ids()))
         with open_searcher(bundle) as searcher:
-            results = run_systems(searcher, index, judged, searches)
+            results = run_systems(searcher, judged, searches)
         if "bm25" in searches.wanted():
             results.runs["bm25"] = run_bm25(index, judged, output, depth)
         if query_model is not None and LIKELIHOOD in searches.wanted():
@@ -117,7 +117,6 @@ def evaluate_bundle(
         "dataset": _describe_dataset(dataset, split, judged, missing),
         "settings": _describe_settings(searches, query_model) | ({"drop_own": True} if drop_own else {}),
         "metrics": {system: measure(judged.qrels, run, depth) for system, run in results.runs.items()},
-        "postings_per_query": results.postings,
         "queries_without_answer": results.unanswered,
         "runs": {system: f"{system}.trec" for system in results.runs},
         "warnings": [*warnings, *_warnings(bundle, dataset, judged, missing, results.unanswered)],

@@ -59,12 +59,10 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         f"{bundle['documents']:,} documents, task {report['settings']['task']}"
     )
     names = [name for name in MEASURES if all(name in measures for measures in report["metrics"].values())]
-    columns = [Column(name, justify="right") for name in (*names, "postings")]
+    columns = [Column(name, justify="right") for name in names]
     table = Table("system", *columns, title=escape(title))
     for system, measures in report["metrics"].items():
-        postings = report["postings_per_query"].get(system)
-        values = [*(f"{measures[name]:.4f}" for name in names), "" if postings is None else f"{postings:,.0f}"]
-        table.add_row(system, *values)
+        table.add_row(system, *(f"{measures[name]:.4f}" for name in names))
     console.print(table)
 
 

@@ -15,7 +15,7 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex, build_word_index
 from lightretriever.artifacts.evaluation.full import FullQueries
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ranking
-from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, Searcher, SearchMode
+from lightretriever.artifacts.evaluation.searching import Fusion, Hit, Searcher, SearchMode
 from lightretriever.artifacts.progress import ProgressBar, tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import text_of
@@ -30,7 +30,6 @@ __all__ = [
     "Results",
     "Searches",
     "document_texts",
-    "postings_per_query",
     "run_bm25",
     "run_systems",
     "word_index",
@@ -97,14 +96,13 @@ class Searches:
 
 @dataclass(frozen=True)
 class Results:
-    """By system: its run, the queries it had to leave unanswered, and the postings of a query's terms on average."""
+    """By system: its run, and the queries it had to leave unanswered."""
 
     runs: dict[str, dict[str, Ranking]] = field(default_factory=dict)
     unanswered: dict[str, list[str]] = field(default_factory=dict)
-    postings: dict[str, float] = field(default_factory=dict)
 
 
-def run_systems(light: Searcher, index: ImpactIndex, judged: JudgedQueries, searches: Searches) -> Results:
+def run_systems(light: Searcher, judged: JudgedQueries, searches: Searches) -> Results:
     """Search with every judged query by the systems of the bundle; `light` encodes it without a model."""
     results, wanted = Results(), [system for system in searches.wanted() if system not in ("bm25", LIKELIHOOD)]
     if LIKELIHOOD in searches.wanted() and "hybrid" not in wanted:
@@ -121,26 +119,7 @@ def run_systems(light: Searcher, index: ImpactIndex, judged: JudgedQueries, sear
                 else:
                     run[query_id] = ranking([(hit.id, hit.score) for hit in hits])
                 progress.advance(1)
-            if not system.endswith("dense"):
-                terms = (searcher.terms(text, searches.task) for text in judged.queries.values())
-                results.postings[system] = postings_per_query(index, filter(None, terms))
     return results
-
-
-def postings_per_query(index: ImpactIndex, queries: Iterable[QueryVectors]) -> float:
-    """Mean over the queries of Σ df(t), over the different terms t of the query that have a weight.
-
-    df(t), the length of the term's posting list, is the number of documents that a search for it alone finds. It is
-    what an exhaustive search scores; Lucene skips some of it.
-    """
-    lengths: dict[str, int] = {}
-    totals = []
-    for query in queries:
-        terms = [term for term, weight in zip(query.terms, query.weights.tolist(), strict=True) if weight > 0]
-        for term in set(terms) - lengths.keys():
-            lengths[term] = len(index.search([term], np.ones(1, np.float32), index.count)[0])
-        totals.append(sum(lengths[term] for term in terms))
-    return float(np.mean(totals)) if totals else 0.0
 
 
 @contextmanager

@@ -248,7 +248,7 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path)
         fusion = fusion_of("linear", None, bundle.manifest)
         searches = Searches(bundle.manifest.default_task, DEPTH, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
-            runs = run_systems(searcher, index, judged, searches).runs
+            runs = run_systems(searcher, judged, searches).runs
         runs["bm25"] = run_bm25(index, judged, scratch)
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
     ours = ndcg["hybrid" if dense else "sparse"]

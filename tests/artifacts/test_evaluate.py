@@ -327,17 +327,6 @@ def test_a_signal_while_results_are_written_stops_nothing(
     assert written == {"evaluation.json", *(f"{system}.trec" for system in SYSTEMS)}
 
 
-def test_postings_are_those_of_a_count_over_the_documents(
-    evaluated: tuple[dict[str, Any], Path], tiny_bundle: Bundle
-) -> None:
-    tokenizer = TextTokenizer.from_file(tiny_bundle.path / "tokenizer.json")
-    terms = np.concatenate([batch.terms for batch in tiny_batches(tiny_documents(), tokenizer)])
-    frequencies = np.bincount(terms, minlength=tokenizer.vocab_size)
-    expected = np.mean([frequencies[np.unique(tokenizer.query_ids(text))].sum() for text in QUERIES.values()])
-    assert evaluated[0]["postings_per_query"]["sparse"] == pytest.approx(expected)
-    assert set(evaluated[0]["postings_per_query"]) == {"sparse", "hybrid"}
-
-
 def test_single_queries_average_to_the_measure() -> None:
     qrels = {"a": {"d1": 1, "d2": 1}, "b": {"d1": 1}, "none": {"d9": 1}}
     run = {"a": [("d1", 2.0), ("d3", 1.0)], "b": [("d2", 3.0), ("d1", 2.0)], "unjudged": [("d1", 1.0)]}
