@@ -60,8 +60,6 @@ class _Run:
     free: list[Connection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not self.requests:
-            raise LoadError("There is no request to send.", remedy="Give queries.")
         if not 1 <= self.connections <= MAX_CONNECTIONS:
             raise LoadError(f"connections is {self.connections}.", remedy=f"Give 1 to {MAX_CONNECTIONS}.")
         self.host, self.port = address(self.url)
@@ -130,8 +128,6 @@ async def open_loop(
 ) -> dict[str, Any]:
     """Send `rate` requests a second for `seconds`, in order and again from the first; wait for each answer until
     `limit_s` after its request was due. Return `rate` and `_Run.result`."""
-    if not (rate > 0 and seconds > 0):
-        raise LoadError(f"rate is {rate} and seconds is {seconds}; both must be above 0.")
     run = _Run(url, requests, connections, limit_s)
     used, start = process_time(), perf_counter()
     async with asyncio.TaskGroup() as group:
@@ -149,8 +145,6 @@ async def closed_loop(
     url: str, requests: Sequence[bytes], *, connections: int, seconds: float, limit_s: float = 10.0
 ) -> dict[str, Any]:
     """Keep `connections` requests under way; latency counts from the previous answer. Return them and `_Run.result`."""
-    if not seconds > 0:
-        raise LoadError(f"seconds is {seconds}; it must be above 0.")
     run = _Run(url, requests, connections, limit_s)
     used, start = process_time(), perf_counter()
 

@@ -22,7 +22,6 @@ from lightretriever.artifacts.dense.index import best_first, products
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB, start_jvm
 from lightretriever.artifacts.sparse.weights import scores_of
-from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, program
 from lightretriever.service.schemas import Normalization, SearchRequest
 from lightretriever.service.search.fusion import align, evidence, fuse_again, fuse_linear, moved_query, word_share
@@ -35,13 +34,12 @@ CANDIDATES: Final = 100
 
 
 class Floor:
-    """Searches a bundle with a dense leg and a vocabulary of words. LoadError for another one."""
+    """Searches a bundle with a dense leg and a vocabulary of words."""
 
     def __init__(self, bundle: Bundle) -> None:
         start_jvm(SEARCH_HEAP_MB)
         manifest = bundle.manifest
-        if manifest.dense is None or manifest.sparse.language is None:
-            raise LoadError(f"{bundle.path}: the floor needs a dense leg and words.", remedy="Give another bundle.")
+        assert manifest.sparse.language is not None
         self.task, self.language = manifest.default_task, manifest.sparse.language
         self.tokenizer, self.table = bundle.tokenizer(), bundle.table(self.task)
         self.sparse, self.dense, self.background = bundle.sparse(), bundle.dense(), bundle.background()

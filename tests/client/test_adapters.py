@@ -30,7 +30,7 @@ from tests.service.process import ROOT
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
-from tests.support.written import ENTRIES, KEY, READER
+from tests.support.written import ENTRIES, KEY
 
 pytestmark = pytest.mark.slow
 
@@ -151,20 +151,6 @@ def test_documents_are_written_and_deleted(library: Calls, client: SearchClient)
     delete([f"new-{number}" for number in range(40)])
     delete(["new-0"])
     assert not client.search("zebra", filter={"field": "year", "eq": 2026}).hits
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_a_key_for_reading_is_told_what_it_lacks(library: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, READER)
-    with SearchClient(url, api_key=READER) as client, library(client, url) as (_, add, delete):
-        changes: list[Callable[[], Any]] = [
-            lambda: add([("new", TEXT, ENCODED)]),
-            lambda: add([("new", TEXT, FIELDS)]),
-            lambda: delete(["a"]),
-        ]
-        for call in changes:
-            with raises(AnswerError, naming="403 forbidden"):
-                call()
 
 
 def test_a_service_with_a_model_encodes_what_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

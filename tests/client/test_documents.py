@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.client import AnswerError, ClientError
+from lightretriever.service.client import AnswerError
 from lightretriever.service.client.calls import Fields
 from tests.client.both import Client, Maker
 from tests.client.scripted import Scripted, answer, problem
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
 from tests.support.wordings import raises
-from tests.support.written import ENTRIES, KEY, NEW, READER
+from tests.support.written import ENTRIES, KEY, NEW
 
 WHOLE: dict[str, Any] = {"fields": NEW, "vector": np.full(16, 0.25, np.float32), "impacts": {"300": np.int64(5)}}
 BODY = 20_000
@@ -101,13 +101,6 @@ def test_an_error_names_the_document(writer: Client, bad: dict[str, Any]) -> Non
     writer.put_documents([{"id": f"line-{number}", "delete": True} for number in range(70)])
 
 
-def test_who_may_not_write_is_told_so(make: Maker, writable: str) -> None:
-    for key, status in ((READER, 403), (None, 401)):
-        with make(writable, api_key=key) as client, raises(AnswerError) as error:
-            client.put_documents(lines(1))
-        assert error.value.status == status
-
-
 def written(handler: BaseHTTPRequestHandler) -> None:
     """Answer that all lines are written."""
     lines: list[bytes] = vars(handler)["body"].split(b"\n")
@@ -125,8 +118,3 @@ def test_what_names_a_version_is_sent_once(make: Maker) -> None:
     with Scripted(problem(503, "write_failed"), written) as server, make(server.url) as client:
         assert len(client.put_documents(lines(2))) == 2
         assert len(server.seen) == 2
-
-
-def test_a_size_that_makes_no_sense_is_refused(writer: Client) -> None:
-    with raises(ClientError, naming="batch_size is 0"):
-        writer.put_documents(lines(1), batch_size=0)

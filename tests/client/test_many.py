@@ -55,11 +55,6 @@ def test_answers_come_in_the_order_of_the_queries(client: Client, count: int, si
     assert [[hit.id for hit in answer.hits] for answer in answers] == [alone[word] for word in words]
 
 
-def test_requests_of_their_own_keep_their_fields(client: Client) -> None:
-    queries: list[Query] = ["music", {"query": "music", "k": 1}, "editor"]
-    assert [len(response.hits) for response in client.search_many(queries, k=2)] == [2, 1, 2]
-
-
 def test_no_more_is_read_than_is_worked_on(make: Maker) -> None:
     taken: list[int] = []
     with Scripted(BATCH) as server, make(server.url) as client:

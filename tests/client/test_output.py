@@ -92,19 +92,6 @@ def test_characters_that_the_encoding_lacks_are_escaped(service: str, environmen
     assert "Traceback" not in wrong.stderr
 
 
-def test_the_head_of_many_hits(service: str) -> None:
-    done = run("search", CHINESE, "--url", service, shell='"$@" | head -1')
-    assert done.stdout.strip() == f"1. {CHINESE}"
-    assert done.returncode in (0, 141)
-    assert done.stderr == ""
-
-
-def test_no_hits_and_a_full_disk_is_an_error() -> None:
-    with Scripted(answer({**FOUND, "hits": []})) as server:
-        done = run("search", "a", "--url", server.url, shell='"$@" >/dev/full')
-    assert (done.returncode, done.stderr) == (2, DISK)
-
-
 def test_a_service_goes_on_without_an_output(tiny_path: Path, tmp_path: Path) -> None:
     """Nobody reads the line that says it is ready."""
     port = free_port()

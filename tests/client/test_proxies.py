@@ -5,7 +5,6 @@ import pytest
 from lightretriever.service.client import ClientError, UnreachableError
 from tests.client.both import Maker
 from tests.client.scripted import Scripted, answer
-from tests.support.commands import run_command
 from tests.support.waiting import free_port
 from tests.support.wordings import raises
 
@@ -53,11 +52,3 @@ def test_what_is_no_proxy(make: Maker, monkeypatch: pytest.MonkeyPatch, proxy: s
     with raises(ClientError, naming="unset HTTP_PROXY") as error:
         make("http://search.invalid")
     assert "secret" not in str(error.value)
-
-
-@pytest.mark.parametrize("command", [["search", "music", "--url"], ["mcp"]])
-def test_a_command_says_it_in_one_line(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    done = run_command(*command, "http://search.invalid")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("error: The proxy of the environment can't be used")

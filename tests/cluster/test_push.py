@@ -38,7 +38,6 @@ from tests.support.wordings import raises
 ROOT = Path(__file__).parents[2]
 NAME = f"push-{os.getpid()}"
 EXECUTOR = Executor([], 2, patience_s=60)
-Pushing = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)

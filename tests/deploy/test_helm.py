@@ -168,13 +168,6 @@ def test_kubernetes_takes_an_image_volume(tmp_path: Path) -> None:
     assert pod["containers"][0]["volumeMounts"][0]["subPath"] == "bundle"
 
 
-def test_the_validation_can_fail(tmp_path: Path) -> None:
-    deployment = render(CLAIM, tmp_path)["Deployment"]
-    deployment["spec"]["template"]["spec"]["containers"][0]["readyness"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
-
-
 @pytest.mark.parametrize("values", [*CHOICES.values(), VOLUME], ids=[*CHOICES, "volume"])
 def test_helm_finds_nothing_to_complain_about(values: dict[str, Any], tmp_path: Path) -> None:
     run = helm("lint", CHART, "--strict", values=values, home=tmp_path)

@@ -120,17 +120,6 @@ def test_credentials_that_are_refused(behind: tuple[Proxy, Caller], caplog: pyte
     wait_until(lambda: caller.fetch("/readyz")[0] == 200)  # the cluster is asked once a second
 
 
-def test_a_shard_that_is_slow(behind: tuple[Proxy, Caller]) -> None:
-    proxy, caller = behind
-    proxy.held = b"_msearch"
-    status, answer = caller.search(deadline_ms=500)
-    assert (status, answer["kind"]) == (504, "deadline_exceeded")
-    assert caller.errors("deadline_exceeded") == 1
-    proxy.held = None
-    assert caller.search()[0] == 200
-    assert caller.fetch("/readyz")[0] == 200
-
-
 def test_a_full_disk(behind: tuple[Proxy, Caller], cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """The block is the one that the cluster sets at its flood-stage watermark."""
     _, caller = behind
@@ -151,21 +140,6 @@ def test_a_full_disk(behind: tuple[Proxy, Caller], cluster: Cluster, caplog: pyt
 def block(cluster: Cluster, *, on: bool) -> None:
     setting = {"index.blocks.read_only_allow_delete": True if on else None}
     cluster.client.indices.put_settings(index=NAME, body=setting)
-
-
-def test_another_version_under_the_alias(
-    behind: tuple[Proxy, Caller], bundle: Bundle, cluster: Cluster, tmp_path: Path
-) -> None:
-    """The service goes on with the index of its bundle, and acknowledges nothing that the other one lacks."""
-    _, caller = behind
-    other = make_tiny_bundle(tmp_path / "other", seed=8)
-    pushed = push(other, cluster, NAME, replicas=0, skipped=int, written=int).facts
-    assert caller.search()[0] == 200
-    status, answer = caller.write("late")
-    assert (status, answer["kind"]) == (503, "write_failed")
-    assert f"became {pushed['index']}" in answer["detail"]
-    cluster.client.indices.delete(index=pushed["before"][0])
-    assert caller.search()[1]["kind"] == "not_ready"
 
 
 @pytest.mark.slow

@@ -14,11 +14,10 @@ from typing import Any
 import orjson
 import pytest
 
-from lightretriever.loadtest.connection import LoadError, search_requests
+from lightretriever.loadtest.connection import search_requests
 from lightretriever.loadtest.generator import COUNTS, closed_loop, main, open_loop, run_loop
 from lightretriever.loadtest.process import ROOT
 from tests.client.scripted import Scripted, Step, answer, hang_up, stall_until
-from tests.support.wordings import raises
 
 
 def requests(url: str, count: int = 50) -> list[bytes]:
@@ -137,23 +136,6 @@ def test_the_command_prints_its_result(tmp_path: Path, capsys: pytest.CaptureFix
         assert {body["query"] for body in bodies(asked)} == {"first", "second"}
     assert main(["ftp://somewhere", "--queries", str(tmp_path), "--rate", "1"]) == 2
     assert "ftp://somewhere" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("requests", "rate", "seconds", "connections", "naming"),
-    [
-        ([b"x"], 0, 1, 1, "rate is 0"),
-        ([b"x"], 1, 0, 1, "seconds is 0"),
-        ([b"x"], 1, 1, 0, "connections is 0"),
-        ([b"x"], 1, 1, 100_000, "connections is 100000"),
-        ([], 1, 1, 1, "no request"),
-    ],
-)
-def test_loads_that_are_none_are_refused(
-    requests: list[bytes], rate: float, seconds: float, connections: int, naming: str
-) -> None:
-    with raises(LoadError, naming=naming):
-        run_loop(open_loop("http://127.0.0.1:1", requests, rate=rate, seconds=seconds, connections=connections))
 
 
 def test_users_of_locust_search_until_the_time_is_up(tmp_path: Path) -> None:

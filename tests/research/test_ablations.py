@@ -182,8 +182,3 @@ def test_light_documents_are_means_of_table_rows(tmp_path: Path) -> None:
         )
     assert found == measured(dev, {"dense": cosine_scores(queries, documents).numpy()})
     assert rounded == pytest.approx(found, abs=0.05)
-
-
-def test_a_failed_training_ends_it(tmp_path: Path) -> None:
-    assert ablations.main(command(tmp_path, tmp_path / "none", "base")) == 2
-    assert not list(tmp_path.glob("work/*/scores.json"))

@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.loadtest.connection import LoadError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.floor.__main__ import alone_table, floor_table, main
 from research.floor.floor import Floor
-from tests.support.tiny import make_tiny_bundle, tiny_documents
-from tests.support.wordings import raises
+from tests.support.tiny import tiny_documents
 
 TEXTS = [f"{document.title} {document.text.split()[-2]}" for document in tiny_documents(40)[-19:]]
 TEXTS.append("Übergröße of the terminal terminal, reads music")
@@ -39,11 +37,6 @@ def test_the_floor_has_the_hits_and_scores_of_the_service(word_bundle: Bundle) -
                 assert hit == of_service
             assert found["candidates"] == expected["candidates"]
     assert moved  # else the queries would say nothing of feedback
-
-
-def test_a_bundle_without_words_is_refused(tmp_path: Path) -> None:
-    with raises(LoadError, naming="words"):
-        Floor(make_tiny_bundle(tmp_path / "bundle"))
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Every system that is compared starts by its one command on a tiny bundle, and answers over HTTP."""
 
 import json
-import sys
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,9 +16,8 @@ from sentence_transformers import SentenceTransformer
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
-from lightretriever.loadtest.connection import LoadError, search_requests
+from lightretriever.loadtest.connection import search_requests
 from lightretriever.loadtest.generator import COUNTS, open_loop, run_loop
 from lightretriever.loadtest.model_server import model_encoder, open_engine
 from lightretriever.loadtest.process import Server, finish
@@ -27,7 +25,6 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.servers import __main__ as servers
-from research.servers.bundle_documents import by_number, read_rows, term_numbers, vectors_of, word_index
 from research.servers.onnx import OnnxEncoder
 from research.servers.systems import System, systems
 from tests.support.biencoder import save_biencoder
@@ -42,12 +39,6 @@ FAST = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60
 def ask(url: str, body: object, what: str = "search") -> Any:
     answer = httpx2.post(f"{url}/{what}", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def refused(url: str, body: object) -> Any:
-    answer = httpx2.post(f"{url}/search", json=body, timeout=120)
-    assert answer.status_code == 422, answer.text
     return answer.json()
 
 
@@ -127,13 +118,6 @@ def test_vectors_in_int8_are_near_the_encoders(found: dict[str, System]) -> None
     assert cosines.min() > 0.98
 
 
-@pytest.mark.slow
-def test_what_a_model_can_not_tell_is_refused(found: dict[str, System]) -> None:
-    with Server([*found["llm"].command, "--port", "0"], environment=FAST) as server:
-        problem = refused(server.url, {"query": "music player", "explain": True})
-        assert [error["field"] for error in problem["errors"]] == ["explain"]
-
-
 def fused_bounds(engine: SearchEngine, text: str, constant: float = 60.0) -> tuple[dict[str, float], dict[str, float]]:
     """Return the lowest and the highest score by reciprocal ranks of every document that a leg proposes: documents that
     nearly tie in a leg may take each other's places there."""
@@ -168,16 +152,6 @@ def test_an_engine_fuses_the_same_rankings(
                 assert one["score"] <= highest[one["id"]] + 1e-6, one
             left_out = lowest.keys() - {one["id"] for one in hits}
             assert max((lowest[one] for one in left_out), default=0.0) <= hits[-1]["score"] + 1e-6
-
-
-def test_a_server_that_ends_says_why(tmp_path: Path) -> None:
-    ends = [sys.executable, "-c", "import sys; print('nowhere: there is no such folder', file=sys.stderr); sys.exit(2)"]
-    with raises(LoadError, naming="sys.exit"):
-        Server(ends)
-    with raises(LoadError, naming="sys.exit"):
-        finish(ends)
-    with raises(LoadError, naming="no-program"):
-        Server([str(tmp_path / "no-program")])
 
 
 def test_what_is_missing_is_named(tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,38 +228,6 @@ def opened(bundle: Bundle, model: Path) -> SearchEngine:
 def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_bundle: Bundle) -> None:
     with raises(ModelError):
         opened(tiny_bundle, real_bundle[1])
-
-
-@pytest.fixture
-def words(tiny_bundle: Bundle, tmp_path: Path) -> Iterator[WordIndex]:
-    with WordIndex.open(word_index(tiny_bundle, tmp_path)) as words:
-        yield words
-
-
-def test_a_bundle_gives_its_documents_and_vectors_back(tiny_bundle: Bundle, words: WordIndex) -> None:
-    with tiny_bundle.sparse() as index:
-        assert words.ids() == index.ids()
-        raw = index.documents(np.arange(index.count))
-        assert [json.loads(one)["_id"] for one in raw] == index.ids()
-        impacts = index.rows(0, index.count)
-        vectors = tiny_bundle.dense().vectors(np.arange(index.count))
-        for number, (ordinal, dense, sparse, document) in enumerate(read_rows(tiny_bundle)):
-            assert (ordinal, document) == (number, raw[number])
-            assert dense == vectors[number].tolist()
-            assert sparse == impacts[number]
-        assert number == index.count - 1
-
-
-def test_terms_have_numbers_for_engines_that_ask_for_them(word_bundle: Bundle) -> None:
-    numbers = term_numbers(word_bundle)
-    assert sorted(numbers.values()) == list(range(len(numbers)))
-    dense, sparse = vectors_of(word_bundle)("Music music qqqzzz")
-    assert len(dense) == 16
-    assert sparse == {"music": 2.0, "qqqzzz": 1.0}
-    assert by_number(sparse, numbers) == {numbers["music"]: 2.0}
-    _, _, impacts, _ = next(read_rows(word_bundle))
-    assert "player" in impacts
-    assert list(by_number(impacts, numbers)) == sorted(numbers[term] for term in impacts)
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse"])

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Held", "held", "mapped_bytes", "resident_bytes"]
+__all__ = ["Held", "held", "mapped_bytes"]
 
 
 def mapped_bytes(path: Path) -> tuple[int, int]:
@@ -19,11 +19,6 @@ def mapped_bytes(path: Path) -> tuple[int, int]:
         elif inside and line.startswith("Rss:"):
             resident += int(line.split()[1]) * 1024
     return size, resident
-
-
-def resident_bytes() -> int:
-    """What this process holds in memory."""
-    return int(_status("self")["VmRSS"].split()[0]) * 1024
 
 
 @dataclass(frozen=True)
