@@ -39,8 +39,7 @@ class Floor:
     def __init__(self, bundle: Bundle) -> None:
         start_jvm(SEARCH_HEAP_MB)
         manifest = bundle.manifest
-        assert manifest.sparse.language is not None
-        self.task, self.language = manifest.default_task, manifest.sparse.language
+        self.task, self.language = manifest.default_task, manifest.sparse.language or "standard"
         self.tokenizer, self.table = bundle.tokenizer(), bundle.table(self.task)
         self.sparse, self.dense, self.background = bundle.sparse(), bundle.dense(), bundle.background()
         fusion = manifest.fusion
