@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 
-from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
 from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
 from lightretriever.artifacts.errors import RecipeError, importing
@@ -32,13 +30,6 @@ def evaluate(
         str | None, typer.Option(help="Which qrels: qrels/SPLIT.tsv.", show_default="test; dev with --tune")
     ] = None,
     task: TaskOption = None,
-    candidates: Annotated[
-        int | None, typer.Option(help="Candidates each leg proposes (default: as many as hits are kept).")
-    ] = None,
-    method: Annotated[str, typer.Option("--fusion", help="Fusion of `hybrid`: linear or rrf.")] = "linear",
-    weights: Annotated[
-        str | None, typer.Option(help="Fusion weights, such as dense=0.5,sparse=0.5 (default: the bundle's).")
-    ] = None,
     only: Annotated[list[str] | None, typer.Option(help="A system to run, such as hybrid; may be repeated.")] = None,
     query_model: Annotated[
         str | None, typer.Option(help="Also encode queries by this whole model, the one that encoded the documents.")
@@ -52,8 +43,6 @@ def evaluate(
     tune: Annotated[
         bool, typer.Option("--tune", help="Choose the legs' weights by queries that are no test set, and end.")
     ] = False,
-    step: Annotated[float, typer.Option(help="Distance of the weights that --tune tries.")] = 0.1,
-    queries: Annotated[int, typer.Option(min=20, help="Most queries of --tune; of more, a sample is drawn.")] = 1000,
     as_json: JsonOption = False,
 ) -> None:
     """Measure dense, sparse, hybrid and BM25 on a test collection, or on each of several with its bundle."""
@@ -61,9 +50,7 @@ def evaluate(
         if tune:
             with importing("pipeline"):
                 from lightretriever.artifacts.evaluation.tune import tune_weights
-            job.summary = tune_weights(
-                context.obj, bundle, dataset, split=split or "dev", task=task, step=step, most=queries
-            )
+            job.summary = tune_weights(context.obj, bundle, dataset, split=split or "dev", task=task)
             return
         if output is None:
             raise RecipeError("--output is missing.", remedy="Name the folder of the results, or give --tune.")
@@ -77,9 +64,6 @@ def evaluate(
                 context.obj,
                 split=split or "test",
                 task=task,
-                candidates=candidates,
-                method=method,
-                weights=None if weights is None else leg_weights(weights),
                 only=only,
                 query_model=ModelRecipe(path=query_model, adapter=query_adapter, bos_token=query_bos_token)
                 if query_model
@@ -96,21 +80,6 @@ def evaluate(
             return
         job.summary = _summary(report, output)
         job.summary.next = next_command(context, "serve", bundle)
-
-
-def leg_weights(text: str) -> LegWeights:
-    """Read weights such as dense=0.5,sparse=0.2. Raises RecipeError for other legs or numbers."""
-    try:
-        pairs = [part.strip().split("=", 1) for part in text.split(",")]
-        weights = {leg: float(weight) for leg, weight in pairs}
-        if len(weights) < len(pairs):
-            raise ValueError("a leg stands twice")
-        return LegWeights.model_validate(weights)
-    except (ValueError, ValidationError) as error:
-        raise RecipeError(
-            f"--weights is {text!r}.",
-            remedy="Name legs, each once, and numbers from 0 to 1000, one of them above 0, as in dense=0.5,sparse=0.5.",
-        ) from error
 
 
 def _summary(report: Mapping[str, Any], output: Path) -> Summary:

@@ -1,6 +1,6 @@
 """Evaluation of a bundle on a test collection, through the very engine that serves it.
 
-Systems: `dense` and `sparse` alone, `hybrid` with the given fusion, and `bm25`, Lucene's own on the words of the
+Systems: `dense` and `sparse` alone, `hybrid` with the bundle's fusion, and `bm25`, Lucene's own on the words of the
 bundle's documents; with a query model, also `full-dense`, `full-sparse` and `full-hybrid`, whose queries are encoded by
 that whole model instead of the token table. `hybrid-paper`, with the paper's min-max fusion, is run where it is named.
 A bundle without a dense leg has `sparse` and `bm25` alone.
@@ -66,9 +66,6 @@ def evaluate_bundle(
     *,
     split: str = "test",
     task: str | None = None,
-    candidates: int | None = None,
-    method: str = "linear",
-    weights: LegWeights | None = None,
     only: Collection[str] | None = None,
     query_model: ModelRecipe | None = None,
     drop_own: bool = False,
@@ -76,29 +73,28 @@ def evaluate_bundle(
 ) -> dict[str, Any]:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and take the measures of `runs`.
 
-    `depth` hits are kept per query, `candidates` are proposed by each leg for the fusion (None: so many; `fusion_of`
-    explains `method` and `weights`). `only` names the systems to run (None: all). With `drop_own`, a hit whose id is
-    the query's is dropped. Writes the report, `evaluation.json`, and one TREC run file per system, SYSTEM.trec, to the
-    folder `output`, and returns the report. A signal stops the command before it writes, or not at all. Judged
-    documents that the bundle lacks count as not found, and cause a warning.
+    `depth` hits are kept per query, and proposed by each leg for the fusion. `only` names the systems to run (None:
+    all). With `drop_own`, a hit whose id is the query's is dropped. Writes the report, `evaluation.json`, and one TREC
+    run file per system, SYSTEM.trec, to the folder `output`, and returns the report. A signal stops the command before
+    it writes, or not at all. Judged documents that the bundle lacks count as not found, and cause a warning.
 
     Raises BundleError for a bundle or a task that can't be used and for an `output` inside a bundle, CorpusError for a
     dataset that can't be read or has nothing in common with the bundle, RecipeError for impossible settings, ModelError
     for an impossible query model.
     """
-    candidates = depth if candidates is None else candidates
-    _check_settings(candidates, method, depth)
+    if depth < DEPTH:
+        raise RecipeError(f"depth is {depth}; R@100 needs {DEPTH} hits.", remedy=f"Give {DEPTH} or more.")
     check_outside(output / REPORT_FILE)
     bundle = Bundle.open(bundle_path)
     task = task or bundle.manifest.default_task
     bundle.task(task)
     judged = read_judged(dataset, split)
-    fusion, queries = fusion_of(method, weights, bundle.manifest), list(judged.queries.values())
+    fusion, queries = fusion_of(bundle.manifest), list(judged.queries.values())
     full: FullQueries | None = None
     warnings: list[str] = []
     if query_model is not None:
         full, warnings = encode_fully(query_model, bundle, task, queries)
-    searches = Searches(task, candidates, fusion, only, full, bundle.manifest.dense is not None, depth)
+    searches = Searches(task, fusion, only, full, bundle.manifest.dense is not None, depth)
     searches.wanted()  # an impossible choice is an error before anything is searched
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -129,40 +125,14 @@ def evaluate_bundle(
     return report
 
 
-def _check_settings(candidates: int, method: str, depth: int) -> None:
-    if depth < DEPTH:
-        raise RecipeError(f"depth is {depth}; R@100 needs {DEPTH} hits.", remedy=f"Give {DEPTH} or more.")
-    if candidates < depth:
-        raise RecipeError(
-            f"candidates is {candidates}; {depth} hits of a query are kept.", remedy=f"Give {depth} or more."
-        )
-    if method not in ("linear", "rrf"):
-        raise RecipeError(f"fusion is {method!r}.", remedy="Use one of: linear, rrf.")
-
-
-def fusion_of(method: str, weights: LegWeights | None, manifest: Manifest) -> Fusion:
-    """The service's fusion `method` ("linear" or "rrf") with weights of the legs.
-
-    Without `weights`, those that the service uses: for "linear" the bundle's, or else the paper's; for "rrf" 1 and 1.
-    Linear fusion has the bundle's feedback and normalisation. A bundle without a dense leg has the sparse leg's weight
-    alone.
-    Raises RecipeError for a weight of the dense leg in a bundle without one.
-    """
-    if weights is not None and weights.dense and manifest.dense is None:
-        raise RecipeError(
-            f"the weight of dense is {weights.dense:g}, but the bundle has no dense leg.",
-            remedy="Build it with index.dense: true, or give sparse=1.",
-        )
+def fusion_of(manifest: Manifest) -> Fusion:
+    """The fusion that the service uses for a bundle: its own, or else with the paper's weights; with the sparse leg's
+    weight alone where there is no other."""
     if manifest.dense is None:
-        weights = weights or LegWeights(sparse=1.0)
-    if method == "rrf":
-        return Fusion(weights or LegWeights(dense=1.0, sparse=1.0), "rrf")
+        return Fusion(LegWeights(sparse=1.0))
     own = manifest.fusion or FusionInfo(**PAPER_FUSION.weights.model_dump())
-    weights = weights or LegWeights(dense=own.dense, sparse=own.sparse)
-    if manifest.dense is None:
-        return Fusion(weights)
     return Fusion(
-        weights,
+        LegWeights(dense=own.dense, sparse=own.sparse),
         normalization="range" if manifest.dense.background is None else "evidence",
         feedback=own.feedback,
     )
@@ -172,7 +142,7 @@ def _describe_settings(searches: Searches, model: ModelRecipe | None) -> dict[st
     settings = {
         "task": searches.task,
         "depth": searches.depth,
-        "candidates": searches.candidates,
+        "candidates": searches.depth,
         "fusion": {"hybrid": searches.fusion.request()}
         | ({"hybrid-paper": PAPER_FUSION.request()} if "hybrid-paper" in searches.wanted() else {}),
         "bm25": BM25,

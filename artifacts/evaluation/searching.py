@@ -24,20 +24,16 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class Fusion:
-    """How hybrid search joins the legs, in the terms of the API."""
+    """How hybrid search joins the legs, by linear fusion in the terms of the API."""
 
     weights: LegWeights
-    method: Literal["linear", "rrf"] = "linear"
     normalization: Literal["evidence", "range", "paper"] = "range"
     feedback: float = 0.0
-    rank_constant: float = 60.0
 
     def request(self) -> dict[str, Any]:
         """The `fusion` of a search request; results are recorded with it."""
-        fusion: dict[str, Any] = {"method": self.method, "weights": self.weights.model_dump()}
-        if self.method == "linear":
-            return fusion | {"normalization": self.normalization, "feedback": self.feedback}
-        return fusion | {"rank_constant": self.rank_constant}
+        weights = self.weights.model_dump()
+        return {"method": "linear", "weights": weights, "normalization": self.normalization, "feedback": self.feedback}
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,10 @@ _CHUNK: Final = 1024
 @dataclass(frozen=True)
 class Searches:
     """How every query is searched, and by which of `SYSTEMS` (None: all that can be run but `ON_REQUEST`). Without
-    `dense`, the bundle has no dense leg, and the sparse one is its only search. `depth` hits are kept."""
+    `dense`, the bundle has no dense leg, and the sparse one is its only search. Each leg proposes `depth` candidates,
+    and as many hits are kept."""
 
     task: str
-    candidates: int
     fusion: Fusion
     only: Collection[str] | None = None
     full: FullQueries | None = None
@@ -89,9 +89,7 @@ class Searches:
         """Search by `system`; None where the query can't be encoded."""
         mode = _MODES[system.removeprefix("full-").removesuffix("-paper")]
         fusion = PAPER_FUSION if system == "hybrid-paper" else self.fusion
-        return searcher.search(
-            query, task=self.task, mode=mode, k=self.depth, candidates=self.candidates, fusion=fusion
-        )
+        return searcher.search(query, task=self.task, mode=mode, k=self.depth, candidates=self.depth, fusion=fusion)
 
 
 @dataclass(frozen=True)

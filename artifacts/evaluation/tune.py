@@ -40,7 +40,6 @@ __all__ = [
     "dense_helps",
     "find_known_items",
     "tune_weights",
-    "weight_grid",
 ]
 
 _SEED: Final = 0  # of all that is drawn
@@ -50,7 +49,9 @@ _K: Final = 10
 _ITEMS: Final = 200  # documents that are looked for
 _ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
 _SHOWN: Final = 5  # divisions that people see
-_SPARSE_ALONE: Final = 0  # its place in `weight_grid`
+_MOST: Final = 1000  # queries; of more, a sample is drawn
+_GRID: Final = [LegWeights(dense=dense / 10, sparse=(10 - dense) / 10) for dense in range(11)]
+_SPARSE_ALONE: Final = 0  # its place in `_GRID`
 _WEAK: Final = 0.5  # of BM25's mean reciprocal rank
 _LITTLE: Final = 0.005  # of nDCG@10: a gain that is certainly below is none
 
@@ -89,14 +90,12 @@ def tune_weights(
     *,
     split: str = "dev",
     task: str | None = None,
-    step: float = 0.1,
-    most: int = 1000,
 ) -> Summary:
-    """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most `most` drawn ones.
+    """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most 1,000 drawn ones.
 
-    All divisions of 1 into multiples of `step` among the bundle's legs are tried. Raises BundleError for a bundle or
+    All divisions of 1 into tenths between the legs are tried. Raises BundleError for a bundle or
     task that can't be used, CorpusError for a collection that can't be read or has nothing in common with the bundle,
-    RecipeError for a bundle with one leg, a step that does not divide 1, or fewer queries than folds.
+    RecipeError for a bundle with one leg, or fewer queries than folds.
     """
     bundle = Bundle.open(bundle_path)
     if bundle.manifest.dense is None:
@@ -106,10 +105,12 @@ def tune_weights(
         )
     task = task or bundle.manifest.default_task
     bundle.task(task)
-    fusion = fusion_of("linear", None, bundle.manifest)
+    fusion = fusion_of(bundle.manifest)
     own = fusion.weights
-    grid = weight_grid(step)
-    judged = _drawn(read_judged(dev, split), most)
+    judged = read_judged(dev, split)
+    places = np.random.default_rng(_SEED).permutation(len(judged.queries))[:_MOST]
+    ids = [list(judged.queries)[place] for place in np.sort(places).tolist()]
+    judged = JudgedQueries({name: judged.queries[name] for name in ids}, {name: judged.qrels[name] for name in ids}, [])
     if len(judged.queries) < 2 * _FOLDS:
         raise RecipeError(
             f"{dev}: {len(judged.queries)} judged queries are too few to choose weights by.",
@@ -119,10 +120,10 @@ def tune_weights(
         relevant_but_missing(judged, set(index.ids()))
     with (
         open_searcher(bundle) as searcher,
-        ProgressBar("tune", total=(len(grid) + 1) * len(judged.queries), unit="searches") as progress,
+        ProgressBar("tune", total=(len(_GRID) + 1) * len(judged.queries), unit="searches") as progress,
     ):
         values = np.array(
-            [_ndcg(searcher, judged, task, replace(fusion, weights=one), progress) for one in [*grid, own]],
+            [_ndcg(searcher, judged, task, replace(fusion, weights=one), progress) for one in [*_GRID, own]],
             dtype=np.float64,
         )
     tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1])
@@ -130,7 +131,7 @@ def tune_weights(
     gain, dense_gain = (Difference.of(chosen - other) for other in (values[-1], tried[_SPARSE_ALONE]))
     divisions = [
         {
-            "weights": grid[place].model_dump(),
+            "weights": _GRID[place].model_dump(),
             "ndcg": float(means[place]),
             "by_chance": Difference.of(chosen - tried[place]).low <= 0,
         }
@@ -170,25 +171,6 @@ def _lines(facts: Mapping[str, Any], gain: Difference, dense_gain: Difference) -
     told = f"set index.weights: {{{best}}} in the recipe and run `lightretriever build --from index` again"
     kept = "these queries can't tell that other weights are better: keep the bundle's, or give more queries"
     return [*lines, told if facts["told"] else kept]
-
-
-def weight_grid(step: float) -> list[LegWeights]:
-    """All divisions of 1 into multiples of `step` between dense and sparse, the sparse leg alone first.
-
-    Raises RecipeError unless 1 is such a multiple.
-    """
-    parts = round(1 / step) if step > 0 else 0
-    if not 1 <= parts <= 100 or abs(parts * step - 1) > 1e-9:
-        raise RecipeError(f"the step is {step:g}.", remedy="Give one that divides 1, such as 0.1 or 0.05.")
-    return [LegWeights(dense=dense / parts, sparse=(parts - dense) / parts) for dense in range(parts + 1)]
-
-
-def _drawn(judged: JudgedQueries, most: int) -> JudgedQueries:
-    ids = list(judged.queries)
-    if len(ids) > most:
-        places = np.sort(np.random.default_rng(_SEED).permutation(len(ids))[:most])
-        ids = [ids[place] for place in places.tolist()]
-    return JudgedQueries({name: judged.queries[name] for name in ids}, {name: judged.qrels[name] for name in ids}, [])
 
 
 def _ndcg(searcher: Searcher, judged: JudgedQueries, task: str, fusion: Fusion, progress: ProgressBar) -> list[float]:
@@ -245,8 +227,8 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path)
         if len(queries) < 2 * _FOLDS:
             return None
         judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
-        fusion = fusion_of("linear", None, bundle.manifest)
-        searches = Searches(bundle.manifest.default_task, DEPTH, fusion, systems, dense=dense)
+        fusion = fusion_of(bundle.manifest)
+        searches = Searches(bundle.manifest.default_task, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
             runs = run_systems(searcher, judged, searches).runs
         runs["bm25"] = run_bm25(index, judged, scratch)

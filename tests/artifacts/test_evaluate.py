@@ -16,20 +16,19 @@ import pytest
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.evaluate import leg_weights
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import evaluate_all, fusion_of
 from lightretriever.artifacts.evaluation.mteb import BundleSearch
 from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
 from lightretriever.artifacts.evaluation.searching import SearchMode
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.schemas import LinearFusion, RrfFusion, Weights
+from lightretriever.service.schemas import LinearFusion, Weights
 from tests.artifacts.signals import signal_after
 from tests.support.commands import run_command
 from tests.support.judged import write_judged
 from tests.support.searching import evaluate_bundle, open_searcher
 from tests.support.tampering import copy_of, edit_manifest, resign
-from tests.support.tiny import BundleOf, tiny_batches, tiny_documents
+from tests.support.tiny import BundleOf, make_tiny_bundle, tiny_batches, tiny_documents
 from tests.support.wordings import raises
 
 SYSTEMS = ["dense", "sparse", "hybrid", "bm25"]
@@ -155,41 +154,12 @@ def test_the_report_says_what_was_measured(evaluated: tuple[dict[str, Any], Path
 
 
 def test_weights_of_one_leg_give_that_leg(
-    tiny_bundle: Bundle, evaluated: tuple[dict[str, Any], Path], dataset: Path, tmp_path: Path
+    evaluated: tuple[dict[str, Any], Path], dataset: Path, tmp_path: Path
 ) -> None:
-    found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", weights=LegWeights(dense=1.0))
-    assert found["metrics"]["hybrid"] == evaluated[0]["metrics"]["dense"]
-    rrf = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "rrf", method="rrf")
-    assert rrf["settings"]["fusion"]["hybrid"]["rank_constant"] == 60
-    assert rrf["metrics"]["bm25"] == evaluated[0]["metrics"]["bm25"]
-
-
-@pytest.mark.parametrize(
-    ("method", "weights", "expected"),
-    [
-        ("linear", None, LinearFusion(weights=Weights(dense=0.7, sparse=0.3), normalization="evidence", feedback=0.5)),
-        (
-            "linear",
-            LegWeights(dense=1.0),
-            LinearFusion(weights=Weights(dense=1.0, sparse=0.0), normalization="evidence", feedback=0.5),
-        ),
-        ("rrf", None, RrfFusion(method="rrf")),
-        ("rrf", LegWeights(dense=2.0, sparse=0.5), RrfFusion(method="rrf", weights=Weights(dense=2.0, sparse=0.5))),
-    ],
-)
-def test_a_fusion_is_that_of_a_request(
-    tiny_bundle: Bundle, method: str, weights: LegWeights | None, expected: LinearFusion | RrfFusion
-) -> None:
-    assert fusion_of(method, weights, tiny_bundle.manifest).request() == expected.model_dump()
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "dense=0,sparse=0", "dense=-1,sparse=1", "dense=nan", "dense=1001", "bm25=1", "dense=1,dense=2"],
-)
-def test_fusion_weights_that_the_service_does_not_take(text: str) -> None:
-    with raises(RecipeError, naming="1000"):
-        leg_weights(text)
+    bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=1.0))
+    found = evaluate_bundle(bundle.path, dataset, tmp_path / "out")
+    assert found["metrics"]["hybrid"] == found["metrics"]["dense"] == evaluated[0]["metrics"]["dense"]
+    assert found["metrics"]["bm25"] == evaluated[0]["metrics"]["bm25"]
 
 
 def test_the_papers_fusion_is_run_where_it_is_named(tiny_bundle: Bundle, dataset: Path, tmp_path: Path) -> None:
@@ -221,19 +191,16 @@ def test_a_bundle_without_a_dense_leg_is_evaluated_by_the_other(
     assert found["bundle"]["dense"] is None
     with raises(RecipeError, naming="query-model"):
         evaluate_bundle(bundle.path, dataset, tmp_path / "none", only=["hybrid", "sparse"])
-    with raises(RecipeError, naming="index.dense"):
-        fusion_of("linear", leg_weights("dense=1"), bundle.manifest)
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
-@pytest.mark.parametrize(
-    ("method", "weights"), [("linear", "dense=0.7,sparse=0.3"), ("rrf", "dense=1,sparse=2"), ("linear", "dense=1")]
-)
+@pytest.mark.parametrize("weights", [LegWeights(dense=0.7, sparse=0.3), LegWeights(dense=1.0)])
 def test_given_vectors_are_searched_as_the_service_searches_a_text(
-    tiny_bundle: Bundle, mode: SearchMode, method: str, weights: str
+    tiny_bundle: Bundle, mode: SearchMode, weights: LegWeights
 ) -> None:
     """The vectors of the bundle itself: documents, their order and scores are those of a search for the text."""
-    fusion, tokenizer = fusion_of(method, leg_weights(weights), tiny_bundle.manifest), tiny_bundle.tokenizer()
+    fusion = replace(fusion_of(tiny_bundle.manifest), weights=weights)
+    tokenizer = tiny_bundle.tokenizer()
     with open_searcher(tiny_bundle) as searcher:
         for text in QUERIES.values():
             sparse = searcher.terms(text, "default")
@@ -251,7 +218,7 @@ def test_given_vectors_are_searched_as_the_service_searches_a_text(
 
 
 def test_a_query_without_a_vector_has_no_answer(tiny_bundle: Bundle) -> None:
-    asked: Any = {"task": "default", "k": 5, "candidates": 5, "fusion": fusion_of("linear", None, tiny_bundle.manifest)}
+    asked: Any = {"task": "default", "k": 5, "candidates": 5, "fusion": fusion_of(tiny_bundle.manifest)}
     with open_searcher(tiny_bundle) as searcher:
         sparse = searcher.terms("play music", "default")
         assert sparse is not None
@@ -308,10 +275,9 @@ def test_results_inside_a_bundle_are_refused(tiny_bundle: Bundle, dataset: Path,
     Bundle.open(tiny_bundle.path)
 
 
-@pytest.mark.parametrize("candidates", [99, 0])
-def test_too_few_candidates_to_be_measured_are_an_error(tiny_bundle: Bundle, tmp_path: Path, candidates: int) -> None:
+def test_too_few_hits_to_be_measured_are_an_error(tiny_bundle: Bundle, tmp_path: Path) -> None:
     with raises(RecipeError, naming="100"):
-        evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", candidates=candidates)
+        evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", depth=99)
 
 
 @pytest.mark.parametrize("name", ["evaluation.json", "dense.trec"])

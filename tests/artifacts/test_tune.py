@@ -1,7 +1,7 @@
 """Choosing the legs' weights by judged queries, and comparing hybrid search with BM25 without any."""
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +12,13 @@ import pytest
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, RecipeError
-from lightretriever.artifacts.evaluation.searching import Fusion
+from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.tune import (
     Difference,
     KnownItems,
     dense_helps,
     find_known_items,
     tune_weights,
-    weight_grid,
 )
 from tests.support.commands import run, summary_of
 from tests.support.judged import write_judged
@@ -48,10 +47,11 @@ def write_dev(folder: Path, relevant: Callable[[str], list[str]], count: int = 6
 
 def found_by(bundle: Bundle, weights: LegWeights, folder: Path, count: int = 60) -> Path:
     """A collection whose relevant documents are the first three that a bundle finds with these weights."""
+    fusion = replace(fusion_of(bundle.manifest), weights=weights)
     with open_searcher(bundle) as searcher:
 
         def relevant(text: str) -> list[str]:
-            hits = searcher.search(text, task="default", mode="hybrid", k=3, candidates=100, fusion=Fusion(weights))
+            hits = searcher.search(text, task="default", mode="hybrid", k=3, candidates=100, fusion=fusion)
             return [hit.id for hit in hits or []]
 
         return write_dev(folder, relevant, count)
@@ -60,29 +60,30 @@ def found_by(bundle: Bundle, weights: LegWeights, folder: Path, count: int = 60)
 def test_better_weights_are_found_and_told(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", weights=LegWeights(dense=1.0))
     dev = found_by(bundle, LegWeights(sparse=1.0), tmp_path / "dev")
-    found = tuned(bundle.path, dev, step=0.5)
+    found = tuned(bundle.path, dev)
     assert found.weights == {"dense": 0.0, "sparse": 1.0}
     assert found.divisions[0]["ndcg"] == pytest.approx(1.0)
-    assert [one["by_chance"] for one in found.divisions] == [True, False, False]
+    assert found.divisions[0]["by_chance"]
+    assert not found.divisions[-1]["by_chance"]
     assert found.own_weights == {"dense": 1.0, "sparse": 0.0}
     assert found.told
     assert found.gain == pytest.approx(1.0 - found.own_ndcg)  # every fold chooses the same
     assert 0 < found.interval[0] <= found.gain <= found.interval[1]
     assert found.dense_helps is False
     assert (found.dense_gain, found.dense_interval) == (0.0, (0.0, 0.0))
-    for one in found.divisions:  # each is what `evaluate` measures
-        out, weights = tmp_path / json.dumps(one["weights"]), LegWeights(**one["weights"])
-        measured = evaluate_bundle(bundle.path, dev, out, split="dev", weights=weights, only=["hybrid"])
-        assert one["ndcg"] == pytest.approx(measured["metrics"]["hybrid"]["nDCG@10"])
+    measured = evaluate_bundle(bundle.path, dev, tmp_path / "out", split="dev", only=["dense", "sparse"])["metrics"]
+    for leg in ("dense", "sparse"):
+        (alone,) = (one["ndcg"] for one in found.divisions if one["weights"][leg] == 1.0)
+        assert alone == pytest.approx(measured[leg]["nDCG@10"])
 
 
 def test_weights_that_are_best_already_gain_nothing(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=0.5, sparse=0.5))
     dev = found_by(bundle, LegWeights(dense=0.5, sparse=0.5), tmp_path / "dev")
-    found = tuned(bundle.path, dev, step=0.5)
-    assert found.weights == found.own_weights
+    found = tuned(bundle.path, dev)
+    assert found.own_ndcg == pytest.approx(1.0)
     assert not found.told
-    assert found.gain == 0.0
+    assert found.gain <= 0.0
     assert found.dense_helps is True
     assert found.dense_interval[0] > 0
 
@@ -91,7 +92,7 @@ def test_a_choice_by_chance_is_not_told(bundle_of: BundleOf, tmp_path: Path) -> 
     """Judgments without any relation to the texts: what is chosen on some says nothing of the others."""
     ids, random = [document.id for document in tiny_documents(120)], np.random.default_rng(1)
     dev = write_dev(tmp_path / "dev", lambda _: [ids[random.integers(len(ids))]])
-    found = tuned(bundle_of("words").path, dev, step=0.25)
+    found = tuned(bundle_of("words").path, dev)
     assert not found.told
     assert found.dense_helps is not True
     assert found.divisions[1]["by_chance"]
@@ -104,21 +105,21 @@ def test_a_gain_is_little_or_uncertain() -> None:
     assert dense_helps(Difference(-0.01, -0.04, 0.02)) is False
 
 
-def test_steps_that_do_not_divide_1_and_a_single_leg_are_refused(bundle_of: BundleOf, tmp_path: Path) -> None:
-    for step in (0.3, 0.0, -0.1, 2.0, 0.001):
-        with raises(RecipeError, naming="0.1"):
-            weight_grid(step)
+def test_a_single_leg_is_refused(bundle_of: BundleOf, tmp_path: Path) -> None:
     dev = write_dev(tmp_path / "dev", lambda _: ["music"])
     with raises(RecipeError, naming="index.dense"):
         tuned(bundle_of("words", dense=False).path, dev)
 
 
-def test_queries_are_drawn_and_have_to_be_enough(tmp_path: Path, tiny_bundle: Bundle) -> None:
+def test_queries_are_drawn_and_have_to_be_enough(
+    tmp_path: Path, tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = write_dev(tmp_path / "few", lambda _: ["music"], count=19)
     with raises(RecipeError, naming="19"):
         tuned(tiny_bundle.path, few)
     many = write_dev(tmp_path / "many", lambda _: ["music"])
-    assert tuned(tiny_bundle.path, many, most=25, step=1.0).queries == 25
+    monkeypatch.setattr("lightretriever.artifacts.evaluation.tune._MOST", 25)
+    assert tuned(tiny_bundle.path, many).queries == 25
     strange = write_dev(tmp_path / "strange", lambda _: ["nothing of the kind"])
     with raises(CorpusError, naming="nothing of the kind"):
         tuned(tiny_bundle.path, strange)
@@ -132,13 +133,13 @@ def test_an_interval_holds_the_mean_and_widens_with_the_spread() -> None:
 
 def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=1.0))
-    words = ["evaluate", "--tune", "--step", "0.5", bundle.path]
+    words = ["evaluate", "--tune", bundle.path]
     better = run(*words, found_by(bundle, LegWeights(sparse=1.0), tmp_path / "sparse"))
     assert "set index.weights: {sparse: 1} in the recipe" in better
     summary = summary_of(*words, found_by(bundle, LegWeights(dense=1.0), tmp_path / "dense"))
     assert (summary["weights"], summary["told"]) == ({"dense": 1.0, "sparse": 0.0}, False)
     assert summary["dense_helps"] is True
-    assert len(summary["divisions"]) == 3
+    assert len(summary["divisions"]) == 11
     assert summary["divisions"][0] == {"weights": summary["weights"], "ndcg": 1.0, "by_chance": True}
 
 
@@ -175,6 +176,6 @@ def test_documents_without_terms_are_no_obstacle(tmp_path: Path) -> None:
     assert found.mrr["bm25"] == pytest.approx(found.mrr["sparse"], abs=0.02)
     queries = {one.id: one.text for one in documents}
     dev = write_judged(tmp_path / "dev", queries, {name: {name: 1} for name in queries}, "dev")
-    chosen = tuned(bundle.path, dev, step=0.5)
+    chosen = tuned(bundle.path, dev)
     assert chosen.queries == len(documents)
     assert chosen.divisions[0]["ndcg"] > 0
