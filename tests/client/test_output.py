@@ -6,12 +6,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from tests.client.scripted import FOUND, Scripted, answer
-from tests.service.process import ROOT, is_ready
-from tests.support.waiting import free_port, wait_until
+from tests.service.process import ROOT
 
 CHINESE = "庆祝"
 DISK = "error: The output can't be written: No space left on device. Send it to another place.\n"
@@ -90,23 +88,3 @@ def test_characters_that_the_encoding_lacks_are_escaped(service: str, environmen
     wrong = run("search", "a", "--url", f"http://{CHINESE}", **environment)
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr
-
-
-def test_a_service_goes_on_without_an_output(tiny_path: Path, tmp_path: Path) -> None:
-    """Nobody reads the line that says it is ready."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    shell = ["bash", "-c", 'exec "$@" > >(exec true)', "bash"]
-    command = [*shell, sys.executable, "-m", "lightretriever.service.cli", "serve", str(tiny_path), "--port", str(port)]
-    errors = tmp_path / "errors"
-    with errors.open("w") as log:
-        environment = {**os.environ, "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log)
-    try:
-        wait_until(lambda: is_ready(url))
-        assert httpx2.post(f"{url}/search", json={"query": "play music"}, timeout=60).status_code == 200
-    finally:
-        process.terminate()
-        status = process.wait()
-    assert status == 0
-    assert "Traceback" not in errors.read_text()

@@ -67,16 +67,6 @@ def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Pla
     client.delete_document("put", wait=True)
 
 
-def test_what_is_not_fields_alone_is_not_encoded(place: Place, engine: SearchEngine, client: SearchClient) -> None:
-    vector = [1.0] * place.bundle.manifest.dimension
-    for given in ({"vector": vector}, {"impacts": {"300": 5}}):
-        with raises(AnswerError, naming="invalid_request"):
-            client.put_document("part", FIELDS, **given)
-    written = client.put_document("part", FIELDS, vector=vector, impacts={"300": 5})
-    assert not written.encoded
-    client.delete_document("part", wait=True)
-
-
 def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
     place: Place, settings: Settings, client: SearchClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-import httpx2
 import numpy as np
 import pytest
 
@@ -25,8 +24,6 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
-from tests.service.place import Place
-from tests.service.test_swap import flip
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 SETTINGS: Final = Settings(deadline_ms=20_000, warm_up_queries=2, search_threads=2)
@@ -214,32 +211,3 @@ def test_no_damaged_bundle_is_served(bundles: Pair, damaged: Path, full: bool, f
     assert refused > 0.9 * len(drawn)
     assert unhashed["other answers"] > 0, "hashes find nothing that sizes don't"
     figure("corruptions_served", len(served), f"of {len(drawn)}", refused=refused, without_hashes=dict(unhashed))
-
-
-def test_a_damaged_bundle_is_refused_at_a_reload(bundles: Pair, tmp_path: Path, full: bool) -> None:
-    place = Place.make(tmp_path, (bundles.other, bundles.bundle))
-    random = np.random.default_rng(SEED)
-    with place.served() as (server, url):
-
-        def answer() -> object:
-            found = httpx2.post(f"{url}/search", json={"query": "music"}, headers=place.headers, timeout=60)
-            assert found.status_code == 200
-            return found.json()["hits"]
-
-        right = answer()
-        for number, case in enumerate(cases(bundles.bundle, 40 if full else 8)):
-            copy = tmp_path / f"copy-{number}"
-            if not make_damaged(bundles, case, copy, random):
-                continue
-            flip(place.link, copy)
-            found = httpx2.post(f"{url}/admin/reload", headers=place.headers, timeout=60)
-            problem = found.json()
-            if case == Case(MANIFEST_FILE, "of another bundle"):  # the one that is served: nothing to do
-                assert (found.status_code, problem["swapped"]) == (200, False)
-            else:
-                assert (found.status_code, problem["kind"]) == (409, "bundle_refused"), case
-                assert case.file in problem["detail"]
-                assert "is served as before" in problem["detail"]
-            assert answer() == right
-            shutil.rmtree(copy)
-        assert server.process.poll() is None

@@ -46,14 +46,12 @@ def make_meaningful_bundle(
     path: Path,
     *,
     vocabulary: VocabularyKind = "words",
-    dense: bool = True,
     invented: int = 1500,
-    overwrite: bool = False,
     weights: LegWeights | None = None,
 ) -> Bundle:
     """Write a bundle of `TEXTS` and open it, whose sparse leg has the terms of an English `vocabulary`. The tokenizer
     has a token for each of their words, for other forms of a few, and for as many `invented` words, which no document
-    has. Without `dense`, the bundle has the sparse leg alone."""
+    has."""
     file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     _tokenizer(invented).save(str(file))
@@ -74,10 +72,10 @@ def make_meaningful_bundle(
             language=None if vocabulary == "tokens" else "english",
             impacts="bm25" if vocabulary == "words" else "learned",
         ),
-        dense=DenseSettings() if dense else None,
+        dense=DenseSettings(),
         weights=weights,
     )
-    bundle = write_bundle(path, content, overwrite=overwrite)
+    bundle = write_bundle(path, content)
     file.unlink()
     return bundle
 

@@ -17,7 +17,7 @@ from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings,
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.rows import TermCounts
-from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, VocabularyKind
+from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKind
 from lightretriever.artifacts.tokens.idf import idf_weights
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
@@ -133,7 +133,6 @@ def tiny_batches(
     seed: int = 7,
     batch_size: int = 50,
     vocabulary: VocabularyKind = "tokens",
-    language: Language = "english",
 ) -> Iterator[EncodedBatch]:
     """The documents as an encoder would give them: random unit vectors; impacts of tokens from their counts plus some
     random tokens that the text does not have (expansion), impacts of words by BM25."""
@@ -144,7 +143,7 @@ def tiny_batches(
         vectors.append(random.standard_normal((len(part), dimension)).astype(np.float32))
         learned += [_impacts(tokenizer, document, random) for document in part]
     texts = [document.full_text for document in documents]
-    impacts, names = in_vocabulary(texts, learned, vocabulary, language)
+    impacts, names = in_vocabulary(texts, learned, vocabulary)
     for number, (part, dense) in enumerate(zip(parts, vectors, strict=True)):
         rows = impacts[number * batch_size : number * batch_size + len(part)]
         ids, raws = [document.id for document in part], [document.raw for document in part]
@@ -174,13 +173,12 @@ def in_vocabulary(
     texts: Sequence[str],
     learned: Sequence[dict[int, int]],
     vocabulary: VocabularyKind,
-    language: Language = "english",
 ) -> tuple[list[dict[int, int]], list[str] | None]:
     """The impacts of documents by the terms of a vocabulary, and the names of the terms: of tokens the `learned` ones,
     of words the BM25 that the pipeline counts in the texts."""
     if vocabulary == "tokens":
         return list(learned), None
-    words = Vocabulary(None, language)
+    words = Vocabulary(None, "english")
     bm25 = Bm25Encoder.of(TermCounts.of(words.terms_of(texts)), words, quantization=QUANTIZATION, k1=0.9, b=0.4)
     names = bm25.numbers.names
     rows = [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in bm25.impacts(texts)]
@@ -215,17 +213,15 @@ def make_tiny_bundle(
     weights: LegWeights | None = None,
     fields: Mapping[str, FieldKind] | None = None,
     vocabulary: VocabularyKind = "tokens",
-    language: Language = "english",
     positions: bool = False,
     dense: bool = True,
     queries: Sequence[str] = (),
     seed: int = 7,
-    overwrite: bool = False,
     own_tokenizer: Tokenizer | None = None,
 ) -> Bundle:
     """Write a whole small bundle to `path` through the real `write_bundle`, and open it. The same arguments give
-    the same vectors. `vocabulary` says what a term of the sparse leg is; words of `language` have BM25 impacts. Without
-    `dense`, the bundle has the sparse leg alone. With `idf`, query tokens are weighted by `tiny_idf`."""
+    the same vectors. `vocabulary` says what a term is; English words have BM25 impacts. Without `dense`,
+    the bundle has the sparse leg alone. With `idf`, query tokens are weighted by `tiny_idf`."""
     corpus = tiny_documents(documents, seed=seed) if isinstance(documents, int) else documents
     tokenizer_file = path.with_name(f"{path.name}.tokenizer.json")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,14 +242,12 @@ def make_tiny_bundle(
         },
         default_task=tasks[0],
         table_dtype=table_dtype,
-        documents=tiny_batches(
-            corpus, tokenizer, dimension=dimension, seed=seed, vocabulary=vocabulary, language=language
-        ),
+        documents=tiny_batches(corpus, tokenizer, dimension=dimension, seed=seed, vocabulary=vocabulary),
         dimension=dimension,
         sparse=SparseInfo(
             vocabulary=vocabulary,
             impacts="bm25" if vocabulary == "words" else "learned",
-            language=None if vocabulary == "tokens" else language,
+            language=None if vocabulary == "tokens" else "english",
             positions=positions,
             quantization=QUANTIZATION,
             top_k=top_k,
@@ -265,7 +259,7 @@ def make_tiny_bundle(
         weights=weights,
         fields=fields or {},
     )
-    bundle = write_bundle(path, content, overwrite=overwrite)
+    bundle = write_bundle(path, content)
     tokenizer_file.unlink()
     return bundle
 

@@ -13,7 +13,7 @@ from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeErro
 from lightretriever.artifacts.training import data
 from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, print_data_report
 from lightretriever.artifacts.training.documents import write_texts
-from lightretriever.artifacts.training.negatives import chosen, pick_negatives
+from lightretriever.artifacts.training.negatives import pick_negatives
 from lightretriever.artifacts.training.recipe import ContrastiveStage, NegativesRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example
 from tests.support.wordings import raises
@@ -370,14 +370,3 @@ def test_texts_are_mapped_from_disk_and_written_once(tmp_path: Path) -> None:
         written["nobody"]
     assert dict(write_texts(tmp_path / "texts.sqlite", iter([("other", "text")]))) == texts  # not read again
     assert dict(write_texts(tmp_path / "none.sqlite", iter([]))) == {}
-
-
-def test_the_filter_keeps_what_is_among_the_first() -> None:
-    documents = {name: name for name in "abcd"}
-    example, hits = Example(0, "q", "query", "c"), [("a", 4.0), ("b", 3.0), ("c", 2.0), ("d", 1.0)]
-    kept = {
-        top: chosen([example], {"query": hits}, documents, {"query": {"c"}}, NegativesRecipe(top=top, margin=9))
-        for top in (2, 3, None)
-    }
-    assert {top: len(examples) for top, examples in kept.items()} == {2: 0, 3: 1, None: 1}
-    assert kept[3][0].negatives == ("a", "b", "d")

@@ -1,6 +1,5 @@
 """Losses against cases worked out by hand."""
 
-import pytest
 import torch
 
 from lightretriever.artifacts.training.losses import (
@@ -10,14 +9,6 @@ from lightretriever.artifacts.training.losses import (
 )
 from lightretriever.artifacts.training.recipe import FlopsRecipe
 from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
-
-
-@pytest.mark.parametrize("idf", [None, torch.tensor([1.0, 2.0, 10.0, 0.5])])
-def test_sparse_score_is_count_times_idf_times_weight(idf: torch.Tensor | None) -> None:
-    documents = torch.tensor([[1.0, 0.5, 0.0, 3.0], [0.0, 0.0, 2.0, 1.0]])
-    scores = sparse_scores([torch.tensor([0, 1, 1]), torch.tensor([3, 2])], documents, idf)
-    expected = [[2.0, 0.0], [3.0, 3.0]] if idf is None else [[1.0 + 2 * 2 * 0.5, 0.0], [1.5, 20.5]]
-    assert scores.tolist() == expected
 
 
 def test_sparse_scores_send_gradients_to_the_terms_of_the_query_alone() -> None:
