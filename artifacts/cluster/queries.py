@@ -50,21 +50,9 @@ def sparse_search(
     every: bool = False,
 ) -> Query:
     """Find the best `count` documents by the sum over terms (t,) of weight times impact, of those `among`; with `every`
-    all of these, also those without a term.
-
-    Terms of negative weight are subtracted afterwards, from the best 10,000 documents of each shard by the others.
-    """
-    weighted = list(zip(*weighted_query(terms, weights), strict=True))
-    added, subtracted = (
-        _features([(term, abs(float(weight))) for term, weight in weighted if weight * sign > 0], large=large)
-        for sign in (1, -1)
-    )
-    found = {**_PLAIN, "size": min(count, MAX_FOUND), "query": _matching(added, among, every=every)}
-    if subtracted and (added or every):
-        less = {"query_weight": 1, "rescore_query_weight": -1, "rescore_query": {"bool": {"should": subtracted}}}
-        del found["sort"], found["stored_fields"]  # can't be combined with rescoring
-        found |= {"docvalue_fields": ["ordinal"], "rescore": {"window_size": MAX_FOUND, "query": less}}
-    return found
+    all of these, also those without a term."""
+    clauses = _features(weighted_query(terms, weights), large=large)
+    return {**_PLAIN, "size": min(count, MAX_FOUND), "query": _matching(clauses, among, every=every)}
 
 
 def of_ordinals(ordinals: IntegerArray) -> Query:
@@ -92,8 +80,8 @@ def read_hits(leg: str, answer: Query) -> tuple[Int64Array, Float32Array]:
     """Return ordinals (m,) int64 and our scores (m,) float32, best first, ties by ordinal, of the answer to a
     search."""
     hits = answer["hits"]["hits"]
-    ordinals = np.array([hit["sort"][1] if "sort" in hit else hit["fields"]["ordinal"][0] for hit in hits], np.int64)
-    raw = np.array([hit["sort"][0] if "sort" in hit else hit["_score"] for hit in hits], np.float32)
+    ordinals = np.array([hit["sort"][1] for hit in hits], np.int64)
+    raw = np.array([hit["sort"][0] for hit in hits], np.float32)
     if leg == "dense":  # 1 + s, or 1 / (1 - s) for s < 0
         wide = raw.astype(np.float64)
         raw = np.where(wide >= 1, wide - 1, 1 - 1 / np.maximum(wide, 1e-30)).astype(np.float32)
@@ -110,11 +98,11 @@ def filter_query(condition: Sequence[str]) -> Query:
     return query
 
 
-def _features(weighted: Sequence[tuple[str, float]], *, large: bool) -> list[Query]:
+def _features(weighted: tuple[Sequence[str], Float32Array], *, large: bool) -> list[Query]:
     parts = [(False, 1.0), (True, 512.0)] if large else [(False, 1.0)]
     return [
         {"rank_feature": {"field": f"impacts.{feature(term, high=high)}", "boost": weight * factor, "linear": {}}}
-        for term, weight in weighted
+        for term, weight in zip(weighted[0], weighted[1].tolist(), strict=True)
         for high, factor in parts
     ]
 

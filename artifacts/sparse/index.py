@@ -1,10 +1,9 @@
 """Search in an impact index by Lucene's own queries: exact inner products of a weighted query with documents' impacts.
 
-    score(q, d) = float32(P) - float32(N)
+    score(q, d) = float32(sum over the terms t of float32(q[t] * impact[d, t]))
 
-P is the sum over the terms t of positive weight of the float32 products q[t] * impact[d, t], and N that of the products
-|q[t]| * impact[d, t] over the terms of negative weight. Both are sums in double, which are exact (see
-`artifacts.sparse.weights.weighted_query`), so every backend gives the same bits.
+The sum is in double, which is exact (see `artifacts.sparse.weights.weighted_query`), so every backend gives the same
+bits.
 """
 
 from collections.abc import Sequence
@@ -83,10 +82,10 @@ class ImpactIndex(LuceneIndex):
     ) -> tuple[Int64Array, Float32Array]:
         """The exact best `k` documents, of those `among`, that score above 0.
 
-        `terms` (t,) are those of the bundle's vocabulary, `weights` (t,) their weights, finite; a term that comes twice
-        weighs the sum, and weight 0 is as if the term were not there. Returns ordinals (m,) int64 and scores (m,)
-        float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad arguments, and
-        TimeoutError where the search takes longer than `seconds`.
+        `terms` (t,) are those of the bundle's vocabulary, `weights` (t,) their weights, finite and not negative; a
+        term that comes twice weighs the sum, and weight 0 is as if the term were not there. Returns ordinals (m,) int64
+        and scores (m,) float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad
+        arguments, and TimeoutError where the search takes longer than `seconds`.
         """
         found = self.find((terms, weights), k, _NO_ORDINALS, among, seconds)
         return found.ordinals, found.scores

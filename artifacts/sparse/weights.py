@@ -32,18 +32,19 @@ def weighted_ids(terms: IntegerArray, weights: FloatArray) -> tuple[Int32Array, 
     Weights are cut to multiples of a power of two, so that sums in double of the products of weight and impact are
     exact in any order: u products of a weight below 2^e with an impact below 2^16 add up to less than 2^(e + 16 + b),
     where u <= 2^b, and a double has 53 bits. A weight of at least 2^(b - 13) of the largest one keeps all of its bits.
-    Raises ValueError for weights that are no floats, not finite, or too large for a float32 score.
+    Raises ValueError for weights that are no floats, negative, not finite, or too large for a float32 score.
     """
     if weights.shape != terms.shape or weights.dtype.kind != "f":
         raise ValueError(
             f"weights must be floats of the terms' shape {terms.shape}; got {weights.dtype} of shape {weights.shape}."
         )
-    if not np.abs(weights).sum(dtype=np.float64) * MAX_IMPACT < _MAX_SCORE:  # a not-a-number fails this, too
-        worst = weights[np.abs(weights).argmax()]
-        raise ValueError(f"weights must be finite, and small enough for a float32 score; the largest is {worst}.")
+    total = weights.sum(dtype=np.float64)
+    if not (weights.min(initial=0.0) >= 0 and total * MAX_IMPACT < _MAX_SCORE):  # a not-a-number fails this, too
+        message = "weights must be finite, not negative, and small enough for a float32 score"
+        raise ValueError(f"{message}; they are from {weights.min()} to {weights.max()}.")
     ids, places = np.unique(terms, return_inverse=True)
     sums = np.bincount(places, weights, len(ids)).astype(np.float32).astype(np.float64)
-    exponent = math.frexp(float(np.abs(sums).max(initial=0.0)))[1]
+    exponent = math.frexp(float(sums.max(initial=0.0)))[1]
     bits = max(0, int(np.count_nonzero(sums)) - 1).bit_length()
     unit = math.ldexp(1.0, exponent + 16 + bits - 53)
     cut = (np.trunc(sums / unit) * unit).astype(np.float32)
@@ -54,10 +55,5 @@ def weighted_ids(terms: IntegerArray, weights: FloatArray) -> tuple[Int32Array, 
 def scores_of(shares: Float32Array) -> Float32Array:
     """The scores (m,) float32 of documents by the products (m, t) float32 of weight and impact of a query's terms: the
     bits that `ImpactIndex.scores` gives, if the weights are those of `weighted_ids`."""
-    if shares.min(initial=0.0) >= 0:
-        total: Float32Array = shares.sum(axis=1, dtype=np.float64).astype(np.float32)
-        return total
-    added = np.maximum(shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
-    subtracted = np.maximum(-shares, 0).sum(axis=1, dtype=np.float64).astype(np.float32)
-    scores: Float32Array = added - subtracted
+    scores: Float32Array = shares.sum(axis=1, dtype=np.float64).astype(np.float32)
     return scores

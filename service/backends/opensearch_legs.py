@@ -203,10 +203,8 @@ class ClusterLegs:
         return sparse_search(query.terms, query.weights, count, among, large=self.meta.large, every=every)
 
     def _found(self, name: LegName, answer: Query) -> ScoredDocuments:
-        """Read what a leg found, without what negative weights bring to 0 or below."""
-        ordinals, scores = read_hits(name, answer)
-        kept = scores > (-inf if name == "dense" else 0)
-        return ScoredDocuments(ordinals[kept], scores[kept])
+        """Read what a leg found."""
+        return ScoredDocuments(*read_hits(name, answer))
 
     def _failure(self, entry: Query) -> Exception:
         error, status = entry["error"], int(entry["status"])

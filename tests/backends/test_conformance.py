@@ -229,17 +229,6 @@ def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
         assert shares.astype(np.float64).sum(axis=1) == pytest.approx(scores, rel=1e-5, abs=1e-5)
 
 
-@backends_of("sparse")  # the only leg whose queries have weights of their own
-def test_negative_weights_count_against_documents(opened: Opened) -> None:
-    query = opened.query("play music terminal")
-    query.weights[-1] *= -0.75
-    ordinals, scores = opened.leg.search(query, ALL)
-    assert (query.weights < 0).any()
-    exact = opened.terms.scores(query)
-    assert ordinals.tolist() == opened.corpus.rank(exact, ALL, positive=True)
-    assert scores.tolist() == exact[ordinals].tolist()
-
-
 @backends_of("sparse")  # every document has a cosine
 def test_a_query_of_unknown_terms_finds_nothing(opened: Opened) -> None:
     term = {"tokens": "399999", "words": "zzzzqqqq"}[opened.backend.vocabulary]

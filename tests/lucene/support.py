@@ -52,14 +52,13 @@ class Collection:
         np.add.at(query, terms, weights)
         query = cut(query, int(np.count_nonzero(query)))[: self.matrix.shape[1]]
         products = (self.matrix.astype(np.float32) * query).astype(np.float64)
-        added: Floats = np.maximum(products, 0).sum(axis=1).astype(np.float32)
-        subtracted: Floats = np.maximum(-products, 0).sum(axis=1).astype(np.float32)
-        return np.subtract(added, subtracted)
+        scores: Floats = products.sum(axis=1).astype(np.float32)
+        return scores
 
     def best(self, terms: npt.NDArray[np.int32], weights: Floats, k: int) -> tuple[Ints, Floats]:
         """What a search must give: scores of the documents that share a term, ties by ordinal.
 
-        Products are float32, and so are the two sums that are subtracted; each is added up in double.
+        Products are float32, and added up in double.
         """
         scores = self.scores(terms, weights)
         order = np.lexsort((np.arange(len(scores)), -scores))
@@ -70,7 +69,7 @@ class Collection:
 def cut(weights: Floats, terms: int) -> Floats:
     """Weights as multiples of the power of two that lets a double hold every sum of `terms` products with impacts."""
     bits = int(np.ceil(np.log2(max(1, terms))))
-    unit = 2.0 ** (int(np.frexp(np.abs(weights).max())[1]) + 16 + bits - 53)
+    unit = 2.0 ** (int(np.frexp(weights.max())[1]) + 16 + bits - 53)
     return (np.trunc(weights.astype(np.float64) / unit) * unit).astype(np.float32)
 
 

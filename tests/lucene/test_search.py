@@ -51,7 +51,7 @@ def test_documents_all_over_a_large_index(tmp_path: Path) -> None:
                 exactly_best(index, collection, *given, k)
 
 
-def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
+def test_sizes_all_over_a_large_index(tmp_path: Path) -> None:
     """Sums that rise above the last of the best and fall again, of impacts common and rare, in many windows."""
     random = np.random.default_rng(6)
     impacts = np.where(random.random((13_000, 16)) < 0.5, random.integers(1, 90, (13_000, 16)), 0)
@@ -59,7 +59,7 @@ def test_signs_and_sizes_all_over_a_large_index(tmp_path: Path) -> None:
     impacts[:, 3] = np.where(impacts[:, 3] > 0, random.integers(505, 520, 13_000), 0)
     collection = Collection(impacts)
     with collection.opened(tmp_path / "index") as index:
-        for weights in ({0: 2.0, 9: -3.0, 12: 1.0}, {2: -1.0, 3: 2.0, 5: 1.0, 15: -1.0}, {3: 1.0}, {1: 1.0, 14: -40.0}):
+        for weights in ({0: 2.0, 9: 3.0, 12: 1.0}, {2: 0.5, 3: 2.0, 5: 1.0, 15: 1.0}, {3: 1.0}, {1: 1.0, 14: 40.0}):
             for k in (1, 10, 1000):
                 exactly_best(index, collection, *query(weights), k)
 
@@ -104,16 +104,6 @@ def test_sums_that_round_to_the_same_score_are_ties(tmp_path: Path) -> None:
         assert scores.tolist() == [2.0**24 + 2, 2.0**24]
 
 
-def test_subtracted_terms_round_by_themselves(tmp_path: Path) -> None:
-    """A score is float32(sum) - float32(subtracted sum), which is not what one sum of all gives."""
-    with opened(tmp_path / "index", {0: 2**15, 1: 1, 2: 1}, {0: 2**15}) as index:
-        terms, weights = query({0: 512.0, 1: 1.0, 2: -1.0})
-        ordinals, scores = index.search(terms, weights, 2)
-        assert ordinals.tolist() == [1, 0]
-        assert scores.tolist() == [2.0**24, 2.0**24 - 1]
-        assert index.scores(terms, weights, np.array([0, 1])).tolist() == [2.0**24 - 1, 2.0**24]
-
-
 def test_idf_weights_keep_their_bits() -> None:
     """Of 32 terms, weights of at least a 256th of the largest one stay as they are; a tiny one loses its last bits."""
     random = np.random.default_rng(2)
@@ -130,7 +120,7 @@ def test_idf_weights_keep_their_bits() -> None:
 
 def test_texts_weigh_as_ids_do() -> None:
     """In the order in which they come first; of twice the same the sum, and none whose sum is 0."""
-    weights = np.array([1, 1e-6, 3, -1, 2], np.float32)
+    weights = np.array([0, 1e-6, 3, 0, 2], np.float32)
     names, sums = weighted_query(["wifi", "c", "日本", "wifi", "c"], weights)
     assert names == ["c", "日本"]
     np.testing.assert_array_equal(sums, weighted_ids(np.array([0, 1, 2, 0, 1]), weights)[1])
@@ -157,21 +147,6 @@ def test_fractional_weights(numbered: Numbered, collection: Collection, weights:
     true_scores = collection.matrix[ordinals][:, terms] @ values.astype(np.float64)
     # Two roundings, and what is cut off the smallest weights: below 2^-25 of each, times 40 impacts of up to 301.
     np.testing.assert_allclose(scores, true_scores, rtol=2**-23, atol=2**-25 * 40 * 301)
-
-
-@settings(max_examples=60)
-@given(
-    weights=st.dictionaries(
-        st.integers(0, 199), st.floats(-40, 40, width=32).filter(lambda w: abs(w) > 2**-10), min_size=1, max_size=40
-    ),
-    k=st.integers(1, 1600),
-)
-def test_weights_below_zero(numbered: Numbered, collection: Collection, weights: dict[int, float], k: int) -> None:
-    """What scores above 0 is found; the scores of given documents may be below."""
-    terms, values = query(weights)
-    exactly_best(numbered, collection, terms, values, k)
-    everything = np.arange(len(collection.matrix))
-    np.testing.assert_array_equal(numbered.scores(terms, values, everything), collection.scores(terms, values))
 
 
 def test_weight_zero_matches_nothing(numbered: Numbered) -> None:
@@ -203,7 +178,9 @@ def test_scores_of_any_documents(numbered: Numbered, collection: Collection) -> 
     assert numbered.scores(terms, weights, NONE).shape == (0,)
 
 
-@pytest.mark.parametrize(("terms", "weights"), [([1], [np.nan]), ([1, 2], [1.0, -1e36]), ([1], [1.0, 2.0]), ([1], [1])])
+@pytest.mark.parametrize(
+    ("terms", "weights"), [([1], [np.nan]), ([1, 2], [1.0, 1e36]), ([1, 2], [1.0, -1.0]), ([1], [1.0, 2.0]), ([1], [1])]
+)
 def test_bad_queries_are_refused_by_lucene(index: ImpactIndex, terms: list[int], weights: list[float]) -> None:
     with raises(ValueError):
         index.search([str(term) for term in terms], np.array(weights), 1)

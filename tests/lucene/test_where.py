@@ -98,7 +98,7 @@ def test_a_condition_holds_for_the_right_documents(index: ImpactIndex, collectio
     np.testing.assert_array_equal(bits[:COUNT], expected)
     assert not bits[COUNT:].any()
     assert found.count == expected.sum()
-    for terms, weights in map(query, ({3: 1.3}, {3: 1.0, 17: 2.0, 40: 0.5}, {3: 2.0, 5: -0.4, 17: 0.7, 40: -0.1})):
+    for terms, weights in map(query, ({3: 1.3}, {3: 1.0, 17: 2.0, 40: 0.5}, {3: 2.0, 5: 0.4, 17: 0.7, 40: 0.1})):
         every, scores = collection.best(terms, weights, COUNT)
         for k in (1, 10, COUNT):
             ordinals, best = index.search(named(terms), weights, k, found)

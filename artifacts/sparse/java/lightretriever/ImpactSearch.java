@@ -23,7 +23,7 @@ import org.apache.lucene.util.BytesRef;
 
 /**
  * Inner products of a weighted query with the documents' impacts: score(d) = sum over t of weight[t] * impact[d, t]. A
- * query's terms are distinct, and no weight is 0.
+ * query's terms are distinct, and their weights above 0.
  */
 public final class ImpactSearch {
   private ImpactSearch() {}
@@ -31,9 +31,9 @@ public final class ImpactSearch {
   /** The best k documents of an index of words, by Lucene's own BM25 in place of impacts: a system to compare with. */
   public static byte[] bm25(OpenIndex index, byte[] terms, byte[] ends, byte[] weights, int k, float k1, float b)
       throws IOException {
-    Map<Term, Float> words = weighted(new Strings(terms, ends), weights, 1);
+    Map<Term, Float> words = weighted(new Strings(terms, ends), weights);
     long never = System.nanoTime() + Long.MAX_VALUE / 2;
-    return index.reading(() -> new TermSearch(index, new BM25Similarity(k1, b)).best(words, Map.of(), k, null, never));
+    return index.reading(() -> new TermSearch(index, new BM25Similarity(k1, b)).best(words, k, null, never));
   }
 
   /** The impact of each given term in each given ordinal: one int32 each, 0 for none; by ordinal. The ordinals ascend. */
@@ -74,9 +74,7 @@ public final class ImpactSearch {
     Strings names = analyzer == null ? given.first(terms) : Strings.of(counts.keySet());
     return index.reading(
         () -> {
-          byte[] hits =
-              new TermSearch(index, new ImpactSimilarity())
-                  .best(weighted(names, values, 1), weighted(names, values, -1), k, filter, deadline);
+          byte[] hits = new TermSearch(index, new ImpactSimilarity()).best(weighted(names, values), k, filter, deadline);
           int[] named = DocumentFilter.named(index, given, terms, filter);
           int[] ordinals =
               IntStream.concat(IntStream.of(named), IntStream.concat(first(hits, hits.length / 8), first(others, others.length / 4)))
@@ -167,14 +165,11 @@ public final class ImpactSearch {
   }
 
   /** The terms whose weights have this sign, with these weights' absolute values. */
-  private static Map<Term, Float> weighted(Strings terms, byte[] weights, int sign) {
+  private static Map<Term, Float> weighted(Strings terms, byte[] weights) {
     FloatBuffer values = Packed.floats(weights);
     Map<Term, Float> weighted = new LinkedHashMap<>();
     for (int i = 0; i < terms.count(); i++) {
-      float weight = sign * values.get(i);
-      if (weight > 0) {
-        weighted.put(new Term(IndexBuilder.CONTENTS, terms.utf8(i)), weight);
-      }
+      weighted.put(new Term(IndexBuilder.CONTENTS, terms.utf8(i)), values.get(i));
     }
     return weighted;
   }

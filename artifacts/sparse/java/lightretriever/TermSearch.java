@@ -10,14 +10,10 @@ import org.apache.lucene.search.BooleanClause;
 import org.apache.lucene.search.BooleanQuery;
 import org.apache.lucene.search.BoostQuery;
 import org.apache.lucene.search.BulkScorer;
-import org.apache.lucene.search.DocIdSetIterator;
-import org.apache.lucene.search.FilterScorable;
 import org.apache.lucene.search.IndexSearcher;
 import org.apache.lucene.search.LeafCollector;
-import org.apache.lucene.search.Scorable;
 import org.apache.lucene.search.ScoreDoc;
 import org.apache.lucene.search.ScoreMode;
-import org.apache.lucene.search.Scorer;
 import org.apache.lucene.search.TermQuery;
 import org.apache.lucene.search.TopScoreDocCollector;
 import org.apache.lucene.search.TopScoreDocCollectorManager;
@@ -28,8 +24,6 @@ import org.apache.lucene.util.Bits;
 /**
  * Weighted sums of terms, by Lucene's own queries: a BooleanQuery of boosted TermQueries. Lucene adds a document's products,
  * which are float32, in double, and rounds the sum to float32.
- *
- * <p>Boosts can't be negative. Terms to subtract are a query of their own: score(d) = float32(sum) - float32(subtracted).
  */
 final class TermSearch {
   /** Documents between two looks at the clock. */
@@ -48,23 +42,17 @@ final class TermSearch {
    * given, only these documents; what they score does not depend on it. LateException when System.nanoTime() is past the
    * deadline before all windows of documents are searched.
    */
-  byte[] best(Map<Term, Float> added, Map<Term, Float> subtracted, int k, DocumentFilter among, long deadline)
-      throws IOException {
+  byte[] best(Map<Term, Float> weights, int k, DocumentFilter among, long deadline) throws IOException {
     int limit = Math.max(1, Math.min(k, OpenIndex.count(index)));
     // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
     TopScoreDocCollector collector = new TopScoreDocCollectorManager(limit, limit).newCollector();
-    Weight weight = weight(added, ScoreMode.TOP_SCORES);
-    Weight lesser = subtracted.isEmpty() ? null : weight(subtracted, ScoreMode.COMPLETE);
+    Weight weight = weight(weights);
     for (LeafReaderContext segment : index.segments()) {
       BulkScorer scorer = weight.bulkScorer(segment);
       if (scorer == null) {
         continue;
       }
       LeafCollector collecting = collector.getLeafCollector(segment);
-      Scorer less = lesser == null ? null : lesser.scorer(segment);
-      if (less != null) {
-        collecting = new Subtracting(collecting, less);
-      }
       Bits here = among == null ? null : among.in(segment);
       int end = segment.reader().maxDoc();
       for (int first = 0; first < end; first += Math.min(WINDOW, end - first)) {
@@ -77,21 +65,12 @@ final class TermSearch {
     return packed(collector.topDocs().scoreDocs);
   }
 
-  /** A document's score, 0 if nothing matches. Documents must be asked for in ascending order. */
-  private static float score(Scorer scorer, int document) throws IOException {
-    DocIdSetIterator matches = scorer.iterator();
-    if (matches.docID() < document) {
-      matches.advance(document);
-    }
-    return matches.docID() == document ? scorer.score() : 0f;
-  }
-
-  private Weight weight(Map<Term, Float> weights, ScoreMode mode) throws IOException {
+  private Weight weight(Map<Term, Float> weights) throws IOException {
     BooleanQuery.Builder query = new BooleanQuery.Builder();
     weights.forEach((term, boost) -> query.add(new BoostQuery(new TermQuery(term), boost), BooleanClause.Occur.SHOULD));
     IndexSearcher searcher = index.searcher();
     searcher.setSimilarity(similarity);
-    return searcher.createWeight(searcher.rewrite(query.build()), mode, 1f);
+    return searcher.createWeight(searcher.rewrite(query.build()), ScoreMode.TOP_SCORES, 1f);
   }
 
   private static byte[] packed(ScoreDoc[] hits) {
@@ -105,42 +84,5 @@ final class TermSearch {
       packed.putFloat(4 * (count + i), hits[i].score);
     }
     return packed.array();
-  }
-
-  /**
-   * Hands documents on with what the subtracted terms leave of their scores. No score is above the sum that Lucene knows, so
-   * it may skip documents whose sum is not competitive.
-   */
-  private static final class Subtracting implements LeafCollector {
-    private final LeafCollector in;
-    private final Scorer subtracted;
-    private int document;
-
-    Subtracting(LeafCollector in, Scorer subtracted) {
-      this.in = in;
-      this.subtracted = subtracted;
-    }
-
-    @Override
-    public void setScorer(Scorable scorer) throws IOException {
-      in.setScorer(
-          new FilterScorable(scorer) {
-            @Override
-            public float score() throws IOException {
-              return in.score() - TermSearch.score(subtracted, document);
-            }
-
-            @Override
-            public void setMinCompetitiveScore(float least) throws IOException {
-              in.setMinCompetitiveScore(Math.max(0, least));
-            }
-          });
-    }
-
-    @Override
-    public void collect(int document) throws IOException {
-      this.document = document;
-      in.collect(document);
-    }
   }
 }
