@@ -5,7 +5,7 @@
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
 in for each collection. A bi-encoder's recipe has a section `distil`. One build gives the rows of `dense`, `sparse`,
 `hybrid` and `bm25`. What stands after `--` is handed to `lightretriever evaluate`, as in `-- --only hybrid --drop-own`,
-which measures the same bundle again under another name. `--no-expand` makes another bundle of
+which measures the same bundle again under another name. `--set expand=false` makes another bundle of
 the same encoded corpus.
 
     WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
