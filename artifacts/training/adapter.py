@@ -158,7 +158,7 @@ def marker(recipe: TrainRecipe) -> str:
 def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     """The settings of the training that whoever loads the adapter needs."""
     last = recipe.stages[-1]
-    read = next((one for one in recipe.stages if isinstance(one, LikelihoodStage)), None)
+    read = next((stage for stage in recipe.stages if isinstance(stage, LikelihoodStage)), None)
     weighted = isinstance(last, ContrastiveStage) and last.flops.idf
     settings = {
         "attention": recipe.attention,
@@ -189,8 +189,8 @@ def load_for_training(
     are in float32, whatever the arithmetic.
     """
     half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16 and bool(recipe.lora)
-    place = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
-    model = recipe.model.model_copy(update=place)
+    settings = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
+    model = recipe.model.model_copy(update=settings)
     if model.adapter is not None:
         raise RecipeError(
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",
@@ -217,13 +217,13 @@ def load_for_training(
 def model_card(recipe: TrainRecipe, sets: list[TrainingSet], progress: Progress) -> str:
     """README.md of the adapter's folder: how to use it, what it was trained on and how long, and its licences."""
     model, dev = recipe.model.name or Path(recipe.model.path).name, recipe.dev
-    licences = {one.name: one.licence or "not stated" for one in recipe.data.sets}
-    read = [(one.name, len(one.examples), one.weight, licences[one.name]) for one in sets]
+    licences = {dataset.name: dataset.licence or "not stated" for dataset in recipe.data.sets}
+    read = [(made.name, len(made.examples), made.weight, licences[made.name]) for made in sets]
     rows = "\n".join(f"| {name} | {count:,} | {weight:g} | {licence} |" for name, count, weight, licence in read)
-    stages = ", then ".join(f"{one.steps:,} steps of {one.batch_size} ({one.kind})" for one in recipe.stages)
+    stages = ", then ".join(f"{stage.steps:,} steps of {stage.batch_size} ({stage.kind})" for stage in recipe.stages)
     best = "the weights are those of the last step"
     if dev is not None and progress.best is not None:
-        steps = sum(one.steps for one in recipe.stages)
+        steps = sum(stage.steps for stage in recipe.stages)
         best = f"nDCG@10 on {dev.path.name} was best after step {progress.best_step} of {steps:,}: {progress.best:.3f}"
     made = f"A LoRA adapter that makes {model}" if recipe.lora else f"{model}, trained whole to be"
     key = "model.adapter" if recipe.lora else "model.path"

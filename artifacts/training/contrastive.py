@@ -118,7 +118,7 @@ class Contrastive:
 
         def light_of(part: slice) -> Tensors:
             def vectors(prefix: list[int], chosen: torch.Tensor) -> torch.Tensor:
-                own = [layout.queries[part][place] for place in chosen.tolist()]
+                own = [layout.queries[part][row] for row in chosen.tolist()]
                 return self._side.read(backbone, prefix, own, self._side.rows)
 
             return {"light": _by_instruction(asked[part], prefixes, vectors)}
@@ -128,7 +128,7 @@ class Contrastive:
 
         def queries_of(part: slice) -> Tensors:
             def states(prefix: list[int], chosen: torch.Tensor) -> torch.Tensor:
-                own = [whole[part][place] for place in chosen.tolist()]
+                own = [whole[part][row] for row in chosen.tolist()]
                 return packed_states(backbone, own, rows).dense(backbone, len(prefix))
 
             return {"full_dense": _by_instruction(asked[part], prefixes, states)}

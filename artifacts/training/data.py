@@ -77,12 +77,12 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
     can't be read, RecipeError for one of which nothing is left and for settings that don't fit, and ResumeError, naming
     the differences, where the work directory holds the same set made from other files or settings.
     """
-    for one in recipe.data.sets:
-        folder, plan = _folder(recipe, one), _plan(recipe, one)
+    for dataset in recipe.data.sets:
+        folder, plan = _folder(recipe, dataset), _plan(recipe, dataset)
         # Pairs that were not finished can't be mixed up with others.
         renewed = () if (folder / _REPORT).is_file() else plan.keys() - _OF_TEXTS
         check_plan(folder / _PLAN, plan, renewed=renewed, renew=lambda: None)
-    return [_prepared(recipe, one) for one in recipe.data.sets]
+    return [_prepared(recipe, dataset) for dataset in recipe.data.sets]
 
 
 def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
     Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + inconsistent +
     kept.
     """
-    return [read_json(_folder(recipe, one) / _REPORT) for one in recipe.data.sets]
+    return [read_json(_folder(recipe, dataset) / _REPORT) for dataset in recipe.data.sets]
 
 
 def print_data_report(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -104,51 +104,55 @@ def print_data_report(rows: Sequence[Mapping[str, Any]], console: Console) -> No
     console.print(table)
 
 
-def _folder(recipe: TrainRecipe, one: SetRecipe) -> Path:
-    if Path(one.name).name != one.name:
-        raise RecipeError(f"data.sets: the name {one.name!r} can't be the name of a folder.", remedy="Give another.")
-    return recipe.work / "data" / one.name
+def _folder(recipe: TrainRecipe, dataset: SetRecipe) -> Path:
+    if Path(dataset.name).name != dataset.name:
+        raise RecipeError(
+            f"data.sets: the name {dataset.name!r} can't be the name of a folder.", remedy="Give another."
+        )
+    return recipe.work / "data" / dataset.name
 
 
-def _prepared(recipe: TrainRecipe, one: SetRecipe) -> TrainingSet:
-    folder = _folder(recipe, one)
-    documents = write_texts(folder / _TEXTS, _documents(one))
+def _prepared(recipe: TrainRecipe, dataset: SetRecipe) -> TrainingSet:
+    folder = _folder(recipe, dataset)
+    documents = write_texts(folder / _TEXTS, _documents(dataset))
     if not documents:
-        lines = "; a line of JSON has them in positive_passages and negative_passages" if one.is_lines else ""
-        raise RecipeError(f"data.sets: no document of the set {one.name} has a text.", remedy=f"Leave it out{lines}.")
+        lines = "; a line of JSON has them in positive_passages and negative_passages" if dataset.is_lines else ""
+        raise RecipeError(
+            f"data.sets: no document of the set {dataset.name} has a text.", remedy=f"Leave it out{lines}."
+        )
     if not (folder / _REPORT).is_file():
-        _make(recipe, one, documents, folder)
+        _make(recipe, dataset, documents, folder)
     examples = read_examples(folder / _EXAMPLES)
-    weight = one.weight or float(len(examples))
-    return TrainingSet(one.name, one.instructions, weight, examples, documents)
+    weight = dataset.weight or float(len(examples))
+    return TrainingSet(dataset.name, dataset.instructions, weight, examples, documents)
 
 
-def _make(recipe: TrainRecipe, one: SetRecipe, documents: MappedTexts, folder: Path) -> None:
+def _make(recipe: TrainRecipe, dataset: SetRecipe, documents: MappedTexts, folder: Path) -> None:
     for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
-    examples, relevant, counts = _pairs(one, documents)
+    examples, relevant, counts = _pairs(dataset, documents)
     clean, rule = examples, recipe.data.decontaminate
     if rule is not None:
-        dirty = set(map(content, _references(rule.against, one)))
+        dirty = set(map(content, _references(rule.against, dataset)))
         clean = [example for example in examples if content(example.query) not in dirty]
-    drawn = _drawn(clean, one, recipe.seed)
+    drawn = _drawn(clean, dataset, recipe.seed)
     kept = [replace(example, row=row) for row, example in enumerate(drawn)]
-    has_own, mined = one.is_lines or one.negatives is not None, recipe.data.negatives
+    has_own, mined = dataset.is_lines or dataset.negatives is not None, recipe.data.negatives
     if mined is not None and (mined.top is not None or not has_own):
         kept = mine(kept, documents, relevant, mined, folder)
     if has_own:
-        file = one.negatives or one.path
+        file = dataset.negatives or dataset.path
         own = read_negatives(file)
-        for place, example in enumerate(kept):
+        for row, example in enumerate(kept):
             names, ours = own.get(example.query_id, ()), relevant[same_text(example.query)]
-            kept[place] = replace(example, negatives=usable_negatives(names, documents, ours))
+            kept[row] = replace(example, negatives=usable_negatives(names, documents, ours))
         if recipe.wanted_negatives and not any(example.negatives for example in kept):
             raise CorpusError(
-                f"{file}: no pair of the set {one.name} has a hard negative by it, and a stage wants "
+                f"{file}: no pair of the set {dataset.name} has a hard negative by it, and a stage wants "
                 f"{recipe.wanted_negatives}.",
                 remedy="Give ids of the set's own queries and documents, or set stages[].negatives to 0.",
             )
-    report: dict[str, Any] = {"set": one.name} | counts
+    report: dict[str, Any] = {"set": dataset.name} | counts
     report |= {
         "near_duplicates": len(examples) - len(clean),
         "not_drawn": len(clean) - len(drawn),
@@ -163,26 +167,28 @@ def _make(recipe: TrainRecipe, one: SetRecipe, documents: MappedTexts, folder: P
     write_atomically(folder / _REPORT, json.dumps(report, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
-def _documents(one: SetRecipe) -> Iterator[tuple[str, str]]:
+def _documents(dataset: SetRecipe) -> Iterator[tuple[str, str]]:
     """Id and text of every document that has a text."""
-    with ProgressBar(f"{one.name}: read", total=None, unit="documents") as progress:
-        for document in lines_corpus(one.path) if one.is_lines else Corpus(one.path):
-            text = document_text("" if one.drop_title else document.title, document.text)
+    with ProgressBar(f"{dataset.name}: read", total=None, unit="documents") as progress:
+        for document in lines_corpus(dataset.path) if dataset.is_lines else Corpus(dataset.path):
+            text = document_text("" if dataset.drop_title else document.title, document.text)
             if text:
                 yield document.id, text
             progress.advance(1)
 
 
-def _judged(one: SetRecipe) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+def _judged(dataset: SetRecipe) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
     """The set's queries, and its qrels."""
-    if one.is_lines:
-        return lines_judged(one.path)
-    return read_queries(one.path), read_qrels(qrels_file(one.path, one.split))
+    if dataset.is_lines:
+        return lines_judged(dataset.path)
+    return read_queries(dataset.path), read_qrels(qrels_file(dataset.path, dataset.split))
 
 
-def _pairs(one: SetRecipe, documents: Mapping[str, str]) -> tuple[list[Example], dict[str, set[str]], dict[str, int]]:
+def _pairs(
+    dataset: SetRecipe, documents: Mapping[str, str]
+) -> tuple[list[Example], dict[str, set[str]], dict[str, int]]:
     """The pairs, the relevant documents of every query text, and the counts so far."""
-    queries, qrels = _judged(one)
+    queries, qrels = _judged(dataset)
     examples: list[Example] = []
     relevant: dict[str, set[str]] = {}
     counts = {"pairs": 0, "without_text": 0, "beyond_positives": 0}
@@ -214,51 +220,51 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] != "s" else word
 
 
-def _references(against: Sequence[Path], one: SetRecipe) -> list[str]:
+def _references(against: Sequence[Path], dataset: SetRecipe) -> list[str]:
     """All queries of the evaluation sets.
 
     Where the set is itself among them, the queries that it trains on are left out, unless another split has them too.
     """
     references: list[str] = []
-    own = find_file(one.path, "queries")
+    own = find_file(dataset.path, "queries")
     for path in against:
         file = find_file(path, "queries")
         queries = read_queries(file)
         if file.samefile(own) or file_sha256(file) == file_sha256(own):
-            splits = {split.stem: read_qrels(split).keys() for split in (one.path / "qrels").glob("*.tsv")}
-            others = set[str]().union(*(ids for split, ids in splits.items() if split != one.split))
-            queries = {key: text for key, text in queries.items() if key in others or key not in splits[one.split]}
+            splits = {split.stem: read_qrels(split).keys() for split in (dataset.path / "qrels").glob("*.tsv")}
+            others = set[str]().union(*(ids for split, ids in splits.items() if split != dataset.split))
+            queries = {key: text for key, text in queries.items() if key in others or key not in splits[dataset.split]}
         references += queries.values()
     return references
 
 
-def _drawn(examples: list[Example], one: SetRecipe, seed: int) -> list[Example]:
+def _drawn(examples: list[Example], dataset: SetRecipe, seed: int) -> list[Example]:
     """At most `limit` of the examples, in their order."""
-    if one.limit is None or one.limit >= len(examples):
+    if dataset.limit is None or dataset.limit >= len(examples):
         return examples
-    random = np.random.default_rng((seed % 2**64, zlib.crc32(one.name.encode())))
-    return [examples[place] for place in sorted(random.permutation(len(examples))[: one.limit].tolist())]
+    random = np.random.default_rng((seed % 2**64, zlib.crc32(dataset.name.encode())))
+    return [examples[row] for row in sorted(random.permutation(len(examples))[: dataset.limit].tolist())]
 
 
-def _plan(recipe: TrainRecipe, one: SetRecipe) -> dict[str, Any]:
+def _plan(recipe: TrainRecipe, dataset: SetRecipe) -> dict[str, Any]:
     data, rule = recipe.data, recipe.data.decontaminate
     return {
-        "corpus": file_sha256(find_file(one.path, "corpus")),
-        "drop_title": one.drop_title,
+        "corpus": file_sha256(find_file(dataset.path, "corpus")),
+        "drop_title": dataset.drop_title,
         "format": _FORMAT,
-        "queries": file_sha256(find_file(one.path, "queries")),
-        "qrels": None if one.is_lines else file_sha256(qrels_file(one.path, one.split)),
-        "own_negatives": one.negatives and file_sha256(one.negatives),
-        "limit": one.limit,
-        "seed": recipe.seed if one.limit is not None else None,
-        "against": rule and hashlib.sha256(json.dumps(_references(rule.against, one)).encode()).hexdigest(),
+        "queries": file_sha256(find_file(dataset.path, "queries")),
+        "qrels": None if dataset.is_lines else file_sha256(qrels_file(dataset.path, dataset.split)),
+        "own_negatives": dataset.negatives and file_sha256(dataset.negatives),
+        "limit": dataset.limit,
+        "seed": recipe.seed if dataset.limit is not None else None,
+        "against": rule and hashlib.sha256(json.dumps(_references(rule.against, dataset)).encode()).hexdigest(),
         "negatives": data.negatives and data.negatives.model_dump(),
     }
 
 
-def relevant_of(one: SetRecipe, documents: Mapping[str, str]) -> dict[str, set[str]]:
+def relevant_of(dataset: SetRecipe, documents: Mapping[str, str]) -> dict[str, set[str]]:
     """All relevant documents that have a text, by what `same_text` makes of a query."""
-    return _pairs(one, documents)[1]
+    return _pairs(dataset, documents)[1]
 
 
 def write_examples(file: Path, examples: Sequence[Example]) -> None:

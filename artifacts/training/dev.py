@@ -72,10 +72,10 @@ def measured(dev: DevSet, legs: Mapping[str, Float32Array]) -> dict[str, float]:
     systems = [*legs, "hybrid"] if len(legs) == 2 else [*legs]
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in systems}
     for number, name in enumerate(dev.queries):
-        found = {leg: _best(scores[number]) for leg, scores in legs.items()}
+        rankings = {leg: _best(scores[number]) for leg, scores in legs.items()}
         if "hybrid" in runs:
-            found["hybrid"] = _hybrid(np.stack([legs["dense"][number], legs["sparse"][number]]))
-        for system, (ordinals, scores) in found.items():
+            rankings["hybrid"] = _hybrid(np.stack([legs["dense"][number], legs["sparse"][number]]))
+        for system, (ordinals, scores) in rankings.items():
             hits = zip(ordinals[:_DEPTH].tolist(), scores.tolist(), strict=False)
             runs[system][name] = ranking([(dev.documents[ordinal].id, score) for ordinal, score in hits])
     return {system: measure(dev.qrels, run)["nDCG@10"] for system, run in runs.items()}

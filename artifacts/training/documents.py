@@ -28,10 +28,10 @@ class MappedTexts(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         """The text of a document. Raises KeyError."""
-        found = self._database.execute("SELECT text FROM texts WHERE id = ?", [name]).fetchone()
-        if found is None:
+        row = self._database.execute("SELECT text FROM texts WHERE id = ?", [name]).fetchone()
+        if row is None:
             raise KeyError(name)
-        return str(found[0])
+        return str(row[0])
 
 
 def write_texts(file: Path, documents: Iterable[tuple[str, str]]) -> MappedTexts:

@@ -195,8 +195,8 @@ class Engine:
             losses, logged = objective(leaves)
             total = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
             for name, loss in losses.items():
-                found = torch.autograd.grad(loss, list(leaves.values()), retain_graph=True, allow_unused=True)
-                parts = {leaf: part for leaf, part in zip(leaves, found, strict=True) if part is not None}
+                gradients = torch.autograd.grad(loss, list(leaves.values()), retain_graph=True, allow_unused=True)
+                parts = {leaf: part for leaf, part in zip(leaves, gradients, strict=True) if part is not None}
                 for leaf, part in parts.items():
                     total[leaf] += part
                 logged[f"{name}_gradient"] = float(sum(float(part.square().sum()) for part in parts.values()) ** 0.5)

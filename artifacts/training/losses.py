@@ -28,9 +28,9 @@ def query_means(states: torch.Tensor, queries: Sequence[torch.Tensor]) -> torch.
 
     `states` (U, H): e(t) of the batch's distinct tokens; `queries[b]` (n_b,) int64: places of the query's tokens in it.
     """
-    places = torch.cat(list(queries)).to(states.device)
+    positions = torch.cat(list(queries)).to(states.device)
     starts = torch.tensor([0, *(len(query) for query in queries[:-1])], device=states.device).cumsum(0)
-    return functional.embedding_bag(places, states.float(), starts, mode="mean")
+    return functional.embedding_bag(positions, states.float(), starts, mode="mean")
 
 
 def cosine_scores(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
@@ -49,9 +49,9 @@ def sparse_scores(queries: Sequence[torch.Tensor], documents: torch.Tensor, idf:
 
     `queries[b]` (n_b,) int64 token ids, a repeated token counts again; `documents` (M, V) float32 weights w.
     """
-    tokens, places = torch.cat(list(queries)).unique(return_inverse=True)
+    tokens, positions = torch.cat(list(queries)).unique(return_inverse=True)
     owners = torch.arange(len(queries)).repeat_interleave(torch.tensor([len(query) for query in queries]))
-    counts = torch.zeros(len(queries), len(tokens)).index_put_((owners, places), torch.ones(()), accumulate=True)
+    counts = torch.zeros(len(queries), len(tokens)).index_put_((owners, positions), torch.ones(()), accumulate=True)
     counts, tokens = counts.to(documents.device), tokens.to(documents.device)
     weights = documents[:, tokens]  # only the batch's own terms can score
     if idf is not None:

@@ -29,30 +29,30 @@ class Mixture:
         self, sets: Sequence[TrainingSet], *, batch_size: int, negatives: int, batches: int, seed: int
     ) -> None:
         """Raise RecipeError where a set can't fill one batch."""
-        for one in sets:
-            if len(one.examples) < batch_size:
+        for dataset in sets:
+            if len(dataset.examples) < batch_size:
                 raise RecipeError(
-                    f"The set {one.name} has {len(one.examples)} examples, fewer than one batch of {batch_size}.",
+                    f"The set {dataset.name} has {len(dataset.examples)} examples, fewer than a batch of {batch_size}.",
                     remedy="Lower stages.batch_size, or leave the set out.",
                 )
         self._sets, self._size, self._negatives, self._seed = list(sets), batch_size, negatives, seed % 2**64
-        weights = np.array([one.weight for one in sets], dtype=np.float64)
+        weights = np.array([dataset.weight for dataset in sets], dtype=np.float64)
         random = np.random.default_rng((self._seed, _SETS))
         self._drawn = random.choice(len(sets), size=batches, p=weights / weights.sum())
 
-    def batch(self, place: int) -> Batch:
+    def batch(self, index: int) -> Batch:
         """The batch of that number, counted from 0."""
-        number = int(self._drawn[place])
-        one, turn = self._sets[number], int(np.count_nonzero(self._drawn[:place] == number))
-        epoch, part = divmod(turn, len(one.examples) // self._size)
-        order = np.random.default_rng((self._seed, number, _ORDER, epoch)).permutation(len(one.examples))
+        number = int(self._drawn[index])
+        dataset, turn = self._sets[number], int(np.count_nonzero(self._drawn[:index] == number))
+        epoch, part = divmod(turn, len(dataset.examples) // self._size)
+        order = np.random.default_rng((self._seed, number, _ORDER, epoch)).permutation(len(dataset.examples))
         rows = order[part * self._size : (part + 1) * self._size].tolist()
-        examples = [one.examples[row] for row in rows]
+        examples = [dataset.examples[row] for row in rows]
         random = np.random.default_rng((self._seed, number, _NEGATIVES, turn))
         candidates = [[example.positive, *self._drawn_from(example.negatives, random)] for example in examples]
         random = np.random.default_rng((self._seed, number, _INSTRUCTIONS, turn))
-        return Batch(one, examples, candidates, random.integers(len(one.instructions), size=len(rows)).tolist())
+        return Batch(dataset, examples, candidates, random.integers(len(dataset.instructions), size=len(rows)).tolist())
 
     def _drawn_from(self, own: tuple[str, ...], random: np.random.Generator) -> list[str]:
         """So many of an example's own negatives as a step has, best first."""
-        return [own[place] for place in sorted(random.permutation(len(own))[: self._negatives].tolist())]
+        return [own[index] for index in sorted(random.permutation(len(own))[: self._negatives].tolist())]

@@ -55,8 +55,8 @@ def chosen(
     for example in examples:
         hits = ranked[example.query]
         if settings.top is None or example.positive in dict(hits[: settings.top]):
-            found = pick_negatives(hits, example, documents, relevant[same_text(example.query)], settings)
-            kept.append(replace(example, negatives=found))
+            negatives = pick_negatives(hits, example, documents, relevant[same_text(example.query)], settings)
+            kept.append(replace(example, negatives=negatives))
     return kept
 
 

@@ -128,7 +128,7 @@ class DataRecipe(Section):
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        names = [one.name for one in self.sets]
+        names = [dataset.name for dataset in self.sets]
         if len(set(names)) < len(names):
             raise ValueError(f"sets need different names, found {names}")
         return self
@@ -292,7 +292,7 @@ class TrainRecipe(Places):
         if len({stage.flops.idf for stage in sparse}) > 1:
             raise ValueError("flops.idf is true in one stage and false in another; the adapter can't serve both")
         mined, wanted = self.data.negatives.count if self.data.negatives else 0, self.wanted_negatives
-        if wanted > mined and not all(one.is_lines or one.negatives for one in self.data.sets):
+        if wanted > mined and not all(dataset.is_lines or dataset.negatives for dataset in self.data.sets):
             raise ValueError(f"a stage wants {wanted} negatives per query, data.negatives gives {mined}")
         if self.data.negatives is None and any(stage.mine for stage in sparse):
             raise ValueError("a stage mines negatives, but data.negatives is not set")
@@ -314,8 +314,10 @@ class TrainRecipe(Places):
         """The recipe with the relative paths of all sets taken from `folder`."""
         data = self.data
         sets = [
-            one.model_copy(update={"path": folder / one.path, "negatives": one.negatives and folder / one.negatives})
-            for one in data.sets
+            dataset.model_copy(
+                update={"path": folder / dataset.path, "negatives": dataset.negatives and folder / dataset.negatives}
+            )
+            for dataset in data.sets
         ]
         changes: dict[str, object] = {"sets": sets}
         if data.decontaminate is not None:

@@ -207,7 +207,7 @@ class Run:
         file, tokenizer = self.recipe.work / "tokens.json", self.adapter.backbone.tokenizer
         if not file.is_file():
             length = self.recipe.data.max_document_length
-            texts = (text[: CHARS_PER_TOKEN * length] for one in self.sets for text in one.documents.values())
+            texts = (text[: CHARS_PER_TOKEN * length] for dataset in self.sets for text in dataset.documents.values())
             cut = (ids[:length] for ids in tokenizer.encode_all(texts))
             made = count_tokens(cut, tokenizer.vocab_size)
             content = {"documents": made.documents, "frequencies": made.frequencies.tolist()}

@@ -62,15 +62,15 @@ class Teachers:
         Raises ResumeError where `folder` has the scores of other teachers or examples, and what the teachers raise.
         """
         self._recipe, self._scores = recipe, dict[str, list[Float32Array]]()
-        for one in sets:
+        for dataset in sets:
             plan = {"teachers": [teacher.model_dump(mode="json", exclude={"weight"}) for teacher in recipe.teachers]}
-            content = repr([(example.query_id, example.positive, example.negatives) for example in one.examples])
-            check_plan(folder / one.name / "plan.json", plan | {"examples": sha256(content.encode()).hexdigest()})
-            files = [folder / one.name / f"{number}.npy" for number in range(len(recipe.teachers))]
+            content = repr([(example.query_id, example.positive, example.negatives) for example in dataset.examples])
+            check_plan(folder / dataset.name / "plan.json", plan | {"examples": sha256(content.encode()).hexdigest()})
+            files = [folder / dataset.name / f"{number}.npy" for number in range(len(recipe.teachers))]
             for file, teacher in zip(files, recipe.teachers, strict=True):
                 if not file.is_file():
-                    write_array(file, _scored(teacher, one, open_searcher, device))
-            self._scores[one.name] = [load_npy(file) for file in files]
+                    write_array(file, _scored(teacher, dataset, open_searcher, device))
+            self._scores[dataset.name] = [load_npy(file) for file in files]
 
     def logits(self, batch: Batch, names: Sequence[str]) -> Float32Array:
         """The ensemble's logits of a batch whose documents are `names` (M,), (B, M) float32; NaN for a document that is
@@ -78,10 +78,10 @@ class Teachers:
         most = max(map(len, batch.candidates))
         scores = np.full((len(self._recipe.teachers), len(batch.examples), most), np.nan, dtype=np.float32)
         for row, (example, candidates) in enumerate(zip(batch.examples, batch.candidates, strict=True)):
-            own = {name: place for place, name in enumerate(_candidates(example))}
-            places = [own[name] for name in candidates]
+            own = {name: column for column, name in enumerate(_candidates(example))}
+            columns_known = [own[name] for name in candidates]
             for number, known in enumerate(self._scores[batch.set.name]):
-                scores[number, row, : len(places)] = known[example.row][places]
+                scores[number, row, : len(columns_known)] = known[example.row][columns_known]
         made = ensemble(scores, [teacher.weight for teacher in self._recipe.teachers], self._recipe.scale)
         columns = {name: column for column, name in enumerate(names)}
         logits = np.full((len(batch.examples), len(names)), np.nan, dtype=np.float32)
@@ -90,24 +90,26 @@ class Teachers:
         return logits
 
 
-def _scored(teacher: TeacherRecipe, one: TrainingSet, open_searcher: OpenSearcher | None, device: str) -> Float32Array:
+def _scored(
+    teacher: TeacherRecipe, dataset: TrainingSet, open_searcher: OpenSearcher | None, device: str
+) -> Float32Array:
     """A teacher's scores of each example's candidates, the positive first, (examples, 1 + negatives); NaN where it has
     none. Raises CorpusError where it has none at all."""
-    place = str(teacher.bundle or teacher.cross_encoder or teacher.scores).replace("{set}", one.name)
+    path = str(teacher.bundle or teacher.cross_encoder or teacher.scores).replace("{set}", dataset.name)
     if teacher.bundle is not None:
-        rows = _by_bundle(place, teacher.leg, one, open_searcher)
+        rows = _by_bundle(path, teacher.leg, dataset, open_searcher)
     elif teacher.cross_encoder is not None:
-        rows = _by_cross_encoder(place, one, device)
+        rows = _by_cross_encoder(path, dataset, device)
     else:
-        rows = _by_file(place, one)
+        rows = _by_file(path, dataset)
     scores = np.full(
-        (len(one.examples), max(len(_candidates(example)) for example in one.examples)), np.nan, np.float32
+        (len(dataset.examples), max(len(_candidates(example)) for example in dataset.examples)), np.nan, np.float32
     )
     for number, row in enumerate(rows):
         scores[number, : len(row)] = row
     if np.isnan(scores).all():
         raise CorpusError(
-            f"{place}: this teacher scores no candidate of the set {one.name}.",
+            f"{path}: this teacher scores no candidate of the set {dataset.name}.",
             remedy="Name one that knows the ids of the set's queries and documents.",
         )
     return scores
@@ -119,14 +121,16 @@ def _candidates(example: Example) -> tuple[str, ...]:
 
 
 def _by_bundle(
-    place: str, leg: SearchMode, one: TrainingSet, open_searcher: OpenSearcher | None
+    path: str, leg: SearchMode, dataset: TrainingSet, open_searcher: OpenSearcher | None
 ) -> Iterator[list[float]]:
     if open_searcher is None:
         raise RecipeError("A bundle is a teacher, but there is no search engine here.", remedy="Use the command train.")
-    bundle, known = Bundle.open(Path(place)), dict[str, dict[str, float]]()
+    bundle, known = Bundle.open(Path(path)), dict[str, dict[str, float]]()
     task = bundle.manifest.default_task
     with open_searcher(bundle) as searcher:
-        for example in tracked(one.examples, f"{one.name}: teacher", total=len(one.examples), unit="queries"):
+        for example in tracked(
+            dataset.examples, f"{dataset.name}: teacher", total=len(dataset.examples), unit="queries"
+        ):
             if example.query not in known:
                 hits = searcher.search(example.query, task=task, mode=leg, k=_DEPTH, candidates=_DEPTH, fusion=None)
                 known = {example.query: {hit.id: hit.score for hit in hits or []}}
@@ -135,25 +139,25 @@ def _by_bundle(
             yield [scores.get(name, last) for name in _candidates(example)]
 
 
-def _by_cross_encoder(place: str, one: TrainingSet, device: str) -> Iterator[list[float]]:
+def _by_cross_encoder(path: str, dataset: TrainingSet, device: str) -> Iterator[list[float]]:
     from sentence_transformers import CrossEncoder  # slow to import
 
-    with loading(
-        f"{place}: the cross-encoder can't be used", place, remedy="Name a cross-encoder that gives one score."
-    ):
-        model = CrossEncoder(place, device=device)
-        for example in tracked(one.examples, f"{one.name}: teacher", total=len(one.examples), unit="queries"):
-            pairs = [(example.query, one.documents[name]) for name in _candidates(example)]
+    with loading(f"{path}: the cross-encoder can't be used", path, remedy="Name a cross-encoder that gives one score."):
+        model = CrossEncoder(path, device=device)
+        for example in tracked(
+            dataset.examples, f"{dataset.name}: teacher", total=len(dataset.examples), unit="queries"
+        ):
+            pairs = [(example.query, dataset.documents[name]) for name in _candidates(example)]
             scores = model.predict(pairs, batch_size=_PAIRS, show_progress_bar=False)
             if scores.ndim != 1:
                 raise ValueError(f"it gives {scores.shape[1]} values for a query and a document")
             yield scores.tolist()
 
 
-def _by_file(place: str, one: TrainingSet) -> Iterator[list[float]]:
+def _by_file(path: str, dataset: TrainingSet) -> Iterator[list[float]]:
     """Raises CorpusError for a bad line."""
     known: dict[tuple[str, str], float] = {}
-    for number, raw in read_lines(Path(place)):
+    for number, raw in read_lines(Path(path)):
         line = read_text(raw)
         try:
             query, document, score = line.split("\t")
@@ -162,8 +166,8 @@ def _by_file(place: str, one: TrainingSet) -> Iterator[list[float]]:
                 raise ValueError
         except ValueError as error:
             raise CorpusError(
-                f"{place}, line {number}: {line!r} is not a query's id, a document's id and a finite number.",
+                f"{path}, line {number}: {line!r} is not a query's id, a document's id and a finite number.",
                 remedy="Separate them by tabs.",
             ) from error
-    for example in one.examples:
+    for example in dataset.examples:
         yield [known.get((example.query_id, name), np.nan) for name in _candidates(example)]
