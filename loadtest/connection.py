@@ -74,7 +74,7 @@ class Connection:
                 raise ValueError(f"no answer of HTTP/1.1: {first[:80]!r}")
             pairs = (line.partition(b":") for line in lines)
             headers = {name.lower(): value.strip() for name, _, value in pairs}
-            body = await self._body(headers)
+            body = await self._reader.readexactly(int(headers.get(b"content-length", 0)))
             answered = headers.get(b"connection", b"").lower() != b"close"
             self.answers += 1
             return Response(int(first.split(b" ", 2)[1]), headers, body)
@@ -83,15 +83,6 @@ class Connection:
         finally:
             if not answered:
                 self.close()
-
-    async def _body(self, headers: dict[bytes, bytes]) -> bytes:
-        if headers.get(b"transfer-encoding") != b"chunked":
-            return await self._reader.readexactly(int(headers.get(b"content-length", 0)))
-        parts = list[bytes]()
-        while size := int(await self._reader.readuntil(b"\r\n"), 16):
-            parts.append((await self._reader.readexactly(size + 2))[:-2])
-        await self._reader.readexactly(2)
-        return b"".join(parts)
 
     def at_eof(self) -> bool:
         """True if the server has closed the idle connection."""

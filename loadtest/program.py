@@ -59,12 +59,8 @@ class Main(Protocol):
 def typed_command(arguments: Sequence[str]) -> str:
     """Return a command line as it was typed, program first, with every path cut to its last name. Where somebody's
     folders lie says nothing about a result."""
-    return shlex.join(_without_folders(argument) for argument in arguments)
-
-
-def _without_folders(argument: str) -> str:
-    name, equals, value = argument.partition("=") if argument.startswith("-") else ("", "", argument)
-    return f"{name}{equals}{Path(value).name if '/' in value else value}"
+    parts = [one.rpartition("=") if one.startswith("-") else ("", "", one) for one in arguments]
+    return shlex.join(f"{name}{sign}{Path(value).name if '/' in value else value}" for name, sign, value in parts)
 
 
 def program(*options: Option) -> Callable[[Callable[[argparse.Namespace], object]], Main]:

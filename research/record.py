@@ -31,9 +31,6 @@ def origin() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """Return the checkout's commit, with a + if files differ from it; "unknown" outside a checkout."""
-    try:
-        words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    """Return the checkout's commit, with a + if files differ from it."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()

@@ -23,14 +23,6 @@ __all__ = ["main", "save_static"]
 
 WEIGHTS = "weights/l2_supercat_256.safetensors"
 TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
-CARD = """\
----
-library_name: sentence-transformers
-license: mit
----
-Static embeddings of wordllama 0.4.0 (`l2_supercat`, 256 dimensions; Lee Miller, MIT licence), in the layout of
-sentence-transformers' `StaticEmbedding`. The rows are unchanged; text is lowercased first.
-"""
 
 
 def save_static(package: Path, output: Path) -> None:
@@ -45,7 +37,6 @@ def save_static(package: Path, output: Path) -> None:
         modules=[StaticEmbedding(tokenizer, embedding_weights=rows.astype(np.float32))], device="cpu"
     )
     model.save(str(output), create_model_card=False)
-    (output / "README.md").write_text(CARD, encoding="utf-8")
 
 
 @program(option("package", Path, "folder of the package wordllama"), option("output", Path, "folder to write"))

@@ -16,8 +16,8 @@ the recipe has a development set, over what it draws of that alone.
 
 Stopped and started again, it goes on where it was; training goes on from its checkpoint. At the end, a table has the
 mean nDCG@10 of each leg and of both (A4), and the terms of a document at the end of training: `flops-tenth` and
-`flops-tenfold` are a sweep of λ. With `--seeds`, WORK/seed-N has the runs of a seed; the table has means over the
-seeds, and the least and the greatest difference to `base` of the same seed.
+`flops-tenfold` are a sweep of λ. With `--seeds`, WORK/seed-N has the runs of a seed; the table has means over
+all.
 """
 
 import json
@@ -218,35 +218,18 @@ def main(given: Namespace) -> None:
 
 
 def table(works: Sequence[Path]) -> Table:
-    """Mean nDCG@10 over the collections, by variant and leg, and the terms of a document: means over the folders of
-    several seeds, with the least and the greatest difference to `base`."""
+    """Mean nDCG@10 over collections and seeds, by variant and leg, and the terms of a document."""
     legs = ["dense", "sparse", "hybrid"]
     made = Table("variant", *legs, "terms", title="mean nDCG@10")
-    known = {name: _means(works, name) for name in ("base", LIGHT_DOCUMENTS, *READERS, *VARIANTS)}
-    for name, runs in known.items():
-        cells = []
-        for leg in legs:
-            values = [own[leg] for own in runs.values() if leg in own]
-            pairs = [(own, known["base"].get(work, {})) for work, own in runs.items()]
-            apart = [own[leg] - base[leg] for own, base in pairs if leg in own and leg in base]
-            span = f" ({min(apart):+.3f} to {max(apart):+.3f})" if len(apart) > 1 and name != "base" else ""
-            cells.append(f"{mean(values):.4f}{span}" if values else "")
-        terms = [own["terms"] for own in runs.values() if "terms" in own]
+    for name in ("base", LIGHT_DOCUMENTS, *READERS, *VARIANTS):
+        runs = [read_json(file) for work in works if (file := work / name / "scores.json").is_file()]
+        scores = [one for content in runs for one in content["scores"].values()]
+        values = {leg: [one[leg] for one in scores if leg in one] for leg in legs}
+        terms = [content["terms"] for content in runs if "terms" in content]
         if runs:
+            cells = (f"{mean(found):.4f}" if found else "" for found in values.values())
             made.add_row(name, *cells, f"{mean(terms):,.0f}" if terms else "")
     return made
-
-
-def _means(works: Sequence[Path], name: str) -> dict[Path, dict[str, float]]:
-    """By folder the variant's mean of each leg over the collections, and its terms."""
-    contents = {work: read_json(file) for work in works if (file := work / name / "scores.json").is_file()}
-    found = {}
-    for work, content in contents.items():
-        scores = content["scores"].values()
-        named = {leg for one in scores for leg in one}
-        found[work] = {leg: mean(one[leg] for one in scores if leg in one) for leg in named}
-        found[work] |= {"terms": content["terms"]} if "terms" in content else {}
-    return found
 
 
 if __name__ == "__main__":

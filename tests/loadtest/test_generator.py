@@ -110,14 +110,6 @@ def test_connections_that_the_server_closes_are_opened_again() -> None:
     assert result["answered"] == asked.connections == 30
 
 
-def test_answers_in_chunks_are_read() -> None:
-    chunks = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n2\r\n1}\r\n0\r\n\r\n'
-    with Scripted(raw(chunks)) as asked:
-        result = run_loop(open_loop(asked.url, requests(asked.url), rate=100, seconds=0.1, connections=1))
-    assert result["answered"] == result["sent"] == 10
-    assert asked.connections == 1
-
-
 def test_closed_loop_keeps_its_concurrency() -> None:
     with Scripted(answer()) as asked:
         result = run_loop(closed_loop(asked.url, requests(asked.url), connections=3, seconds=1))

@@ -108,4 +108,3 @@ def test_a_text_is_the_mean_of_its_lowercased_tokens_rows(package: Path, tmp_pat
     rows = torch.randn(450, 8, generator=torch.Generator().manual_seed(7)).half().float().numpy()
     expected = [rows[tokenizer.encode(text.lower(), add_special_tokens=False).ids].mean(axis=0) for text in texts]
     np.testing.assert_allclose(model.encode(texts, show_progress_bar=False), expected, atol=1e-6)
-    assert "license: mit" in (tmp_path / "model" / "README.md").read_text()
