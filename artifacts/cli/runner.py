@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from lightretriever.artifacts.errors import DiskError, LightRetrieverError, readable
-from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 from lightretriever.artifacts.summary import Summary
 from lightretriever.artifacts.summary import as_json as as_json_object
@@ -58,7 +57,6 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
                 typer.echo(job.summary.json(command) if as_json else job.summary.text())
     except (Exception, Stopped) as error:
         facts = _error_facts(error, command)
-        ProgressBar.end_display()
         if isinstance(error, Stopped) and not quietly:
             typer.echo(f"{facts['message']} {facts['remedy']}", err=True)
         if as_json and not quietly:
