@@ -286,7 +286,7 @@ def test_an_evaluation_takes_the_vectors_of_a_query_with_operators(engine: Searc
     """The given vector is that of the whole text, in which operators are signs as others."""
     if engine.settings.backend == "opensearch":
         return
-    given = engine.parts.encoder.encode(query, engine.bundle.manifest.default_task, StageClock())
+    given = engine.parts.encoder.encode(literal(query), engine.bundle.manifest.default_task, StageClock())
     vectors = {query: QueryVectors(given.terms, given.weights, given.dense)}
     searchers = [EngineSearcher(engine), EngineSearcher(engine).with_vectors(vectors)]
     task = engine.bundle.manifest.default_task
