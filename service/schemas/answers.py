@@ -51,7 +51,7 @@ class TermCount(Model):
 
     term: str = Field(description="As the bundle's vocabulary has it: a word in its stem, or a token id.")
     text: str = Field(description="The same to read: of a token, the tokenizer's own spelling.")
-    count: int = Field(description="Occurrences in the query; 0 if a model or a document added the term.")
+    count: int = Field(description="Occurrences in the query; 0 if a document added the term.")
     weight: float = Field(description="Its weight in the sparse leg, by the bundle's `query_weights`, see `/info`.")
 
 

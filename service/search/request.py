@@ -49,7 +49,6 @@ __all__ = [
     "literal",
     "outside_quotes",
     "read_operators",
-    "reranks",
 ]
 
 _log = logging.getLogger(__name__)
@@ -82,13 +81,6 @@ def candidates_of(request: SearchRequest, settings: Settings) -> int:
         return request.candidates
     default = settings.candidates
     return min(-(-(request.offset + request.k) // default) * default, settings.max_candidates)
-
-
-def reranks(request: SearchRequest) -> bool:
-    """True if the reranking model orders the candidates of a search anew, if there is one."""
-    if request.like is not None:
-        return False  # it reads the words of a query
-    return not request.sort if request.rerank is None else request.rerank
 
 
 class Operators(NamedTuple):
@@ -275,7 +267,7 @@ class RequestReader:
             condition=condition,
             ranges=ranges,
             kinds=self.filters,
-            rerank=self.reranks and reranks(request),
+            rerank=self._reranks(request),
             thresholds=self.tasks.get(task),
             feedback=feedback,
             normalization=normalization,
@@ -284,6 +276,11 @@ class RequestReader:
             facts=facts,
         )
         return plan, errors
+
+    def _reranks(self, request: SearchRequest) -> bool:
+        """True if the reranking model, which reads the words of a query, orders the candidates anew."""
+        wanted = request.sort is None if request.rerank is None else request.rerank
+        return self.reranks and request.like is None and wanted
 
     def _required(self, phrases: Sequence[str]) -> list[tuple[str, ...]]:
         """Return the conditions of the phrases that documents must have: none if the index has no positions, and none
