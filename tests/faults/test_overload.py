@@ -53,9 +53,9 @@ def test_five_times_the_capacity(full: bool, figure: Figure, place: Place) -> No
     assert not any(one.degraded for one in accepted)
     assert all(one.digest == right[one.number] for one in accepted)
     assert (after.status, after.degraded, after.digest) == (200, False, right[0])
-    assert longest(accepted) <= deadline_s + ALLOWANCE_S
-    assert longest(refused) <= deadline_s
     if full:
+        assert longest(accepted) <= deadline_s + ALLOWANCE_S
+        assert longest(refused) <= deadline_s
         assert recovery <= RECOVERY_S
     # A generator on the same machine may come late with its own requests.
     offered = round(len(answers) / max(one.sent for one in answers) / able, 1)
