@@ -28,9 +28,9 @@ def query_means(states: torch.Tensor, queries: Sequence[torch.Tensor]) -> torch.
 
     `states` (U, H): e(t) of the batch's distinct tokens; `queries[b]` (n_b,) int64: places of the query's tokens in it.
     """
-    positions = torch.cat(list(queries)).to(states.device)
+    places = torch.cat(list(queries)).to(states.device)
     starts = torch.tensor([0, *(len(query) for query in queries[:-1])], device=states.device).cumsum(0)
-    return functional.embedding_bag(positions, states.float(), starts, mode="mean")
+    return functional.embedding_bag(places, states.float(), starts, mode="mean")
 
 
 def cosine_scores(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
