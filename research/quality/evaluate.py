@@ -5,12 +5,11 @@
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
 in for each collection. A bi-encoder's recipe has a section `distil`. One build gives the rows of `dense`, `sparse`,
 `hybrid` and `bm25`. What stands after `--` is handed to `lightretriever evaluate`, as in `-- --only hybrid --drop-own`,
-which measures the same bundle again under another name. `--set expand=false` makes another bundle of
-the same encoded corpus.
+which measures the same bundle again under another name.
 
-    WORK/DATASET/work/              intermediate files, shared by all variants of one encoding
-    WORK/DATASET/VARIANT.yaml       the recipe, VARIANT being bundle or such as bundle-expand=false
-    WORK/DATASET/VARIANT/           the bundle
+    WORK/DATASET/work/              intermediate files, shared by recipes that encode alike
+    WORK/DATASET/RECIPE.yaml        the recipe
+    WORK/DATASET/RECIPE/            the bundle
     WORK/DATASET/NAME-evaluation/   report and runs
     WORK/DATASET-test/DATASET-test/ of a collection made for training: what its test split judges
 
@@ -31,7 +30,6 @@ from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifes
 from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
-from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.program import REST, option, program, typed_command
 from research.quality.recorded import RESULTS, evaluate_and_record, read_rows, run
 
@@ -113,31 +111,19 @@ def write_judged_part(collection: Path, output: Path, split: str) -> None:
 
 
 def bundle_recipe(given: Namespace, collection: Collection) -> dict[str, Any]:
-    """Return the recipe for one collection. Raises LoadError for a change that can't be read."""
+    """Return the recipe for one collection."""
     content: dict[str, Any] = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
     if given.model:
         content["model"] = {**(content.get("model") or {}), "path": given.model}
-    variant = ""
-    for change in given.set or ():
-        key, equals, value = change.partition("=")
-        if not equals:
-            raise LoadError(f"--set: {change!r} has no equals sign.", remedy="Write KEY=VALUE, as in expand=false.")
-        *sections, last = key.split(".")
-        section = content
-        for name in sections:
-            section[name] = section.get(name) or {}
-            section = section[name]
-        section[last] = yaml.safe_load(value)
-        variant += f"-{key}={Path(value).name}"
     folder = given.work / collection.name
     return content | {
-        "name": f"{collection.name}{variant}",
+        "name": f"{collection.name}-{given.recipe.stem}",
         "corpus": {"path": str(collection.path(given)), "name": collection.name, "skip_bad": collection.skip_bad},
         # A bi-encoder was trained without such an instruction, or brings its own prompt.
         "tasks": {TASK: "" if content["kind"] == "encoder" else collection.instruction},
         "default_task": TASK,
         "work": str(folder / "work"),
-        "output": str(folder / f"bundle{variant}"),
+        "output": str(folder / given.recipe.stem),
     }
 
 
@@ -174,7 +160,6 @@ def evaluate_command(
     option("--system", str, "what the results are recorded as"),
     option("--full", False, "also encode queries by the whole model"),
     option("--model", None, "in place of the recipe's model.path"),
-    option("--set", None, "KEY=VALUE in place of the recipe's, such as encode.max_length=256", nargs="+"),
     option("--results", RESULTS / "quality.json"),
     REST,
 )

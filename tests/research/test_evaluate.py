@@ -10,11 +10,12 @@ from research.quality import evaluate
 from research.quality.recorded import read_queries_file, read_rows
 from tests.support.judged import write_judged
 from tests.support.models import save_model, write_corpus
+from tests.support.recipes import save
 
 RECIPE = {
     "kind": "language-model",
     "model": {"bos_token": "<|im_start|>", "device": "cpu"},
-    "encode": {"top_k": 50},
+    "encode": {"top_k": 50, "max_length": 40},
     "index": {"factory": "Flat"},
 }
 LEGS = ("dense", "sparse", "hybrid")
@@ -38,10 +39,9 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path: Path) -> None:
-    command = [*arguments, "--system", "tiny", "--set", "encode.max_length=40", "--full"]
-    command += ["--", "--only", "full-dense", "--only", "bm25"]
+    command = [*arguments, "--system", "tiny", "--full", "--", "--only", "full-dense", "--only", "bm25"]
     assert evaluate.main(command) == 0
-    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "bundle-encode.max_length=40.yaml").read_text())
+    recipe = yaml.safe_load((tmp_path / "work" / "toy" / "recipe.yaml").read_text())
     assert recipe["encode"] == {"top_k": 50, "max_length": 40}
     assert recipe["tasks"] == {"search": "Given a text, retrieve its like"}
     rows = read_rows(tmp_path / "quality.json")
@@ -55,7 +55,7 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
     report = json.loads((tmp_path / "work" / "toy" / "tiny-evaluation" / "evaluation.json").read_text())
     assert report["warnings"] == []
 
-    made = [tmp_path / name for name in ("quality.json", "work/toy/bundle-encode.max_length=40/manifest.json")]
+    made = [tmp_path / name for name in ("quality.json", "work/toy/recipe/manifest.json")]
     before = [file.stat().st_mtime_ns for file in made]
     assert evaluate.main(command) == 0
     assert [file.stat().st_mtime_ns for file in made] == before
@@ -63,21 +63,21 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
 
 def test_one_encoding_serves_bundles_with_and_without_expansion(arguments: list[str], tmp_path: Path) -> None:
     index = {"factory": "Flat", "vocabulary": "words"}
-    Path(arguments[0]).write_text(yaml.safe_dump({**RECIPE, "index": index}))
-    for name, options in (("words", []), ("plain", ["--set", "expand=false"])):
-        assert evaluate.main([*arguments, "--system", name, *options]) == 0
+    for name, expand in (("words", {}), ("plain", {"expand": False})):
+        recipe = save(tmp_path / f"{name}.yaml", {**RECIPE, "index": index, **expand})
+        assert evaluate.main([str(recipe), *arguments[1:], "--system", name]) == 0
     found = {row["system"]: row for row in read_rows(tmp_path / "quality.json")}
     assert set(found) == {"bm25", *(f"{name} {leg}" for name in ("words", "plain") for leg in LEGS)}
     assert found["words sparse"]["sparse"]["expansion"] == {"terms": 16, "weight": 0.25}
     assert found["plain sparse"]["sparse"].get("expansion") is None
     folder = tmp_path / "work" / "toy"
-    assert {path.name for path in folder.glob("bundle*/")} == {"bundle", "bundle-expand=false"}
+    assert {path.stem for path in folder.glob("*.yaml")} == {"words", "plain"}
 
 
 def test_a_bundle_of_other_settings_is_not_taken(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = tmp_path / "work" / "toy" / "bundle.yaml"
+    recipe = tmp_path / "work" / "toy" / "recipe.yaml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text("name: another\n")
     assert evaluate.main([*arguments, "--system", "tiny"]) == 2
@@ -115,6 +115,4 @@ def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest
     (tmp_path / "data" / "eval" / "toy" / "corpus.jsonl").unlink()
     assert evaluate.main([*arguments, "--system", "tiny"]) == 2
     assert "error: " in capsys.readouterr().err
-    assert evaluate.main([*arguments, "--system", "tiny", "--set", "expand"]) == 2
-    assert "--set: 'expand'" in capsys.readouterr().err
     assert not (tmp_path / "quality.json").exists()
