@@ -100,12 +100,6 @@ def test_an_error_is_one_line_and_status_2(url: str, arguments: list[str], says:
     assert done.stderr.count("\n") == 1
 
 
-def test_bytes_that_are_no_text_are_an_error(url: str) -> None:
-    done = search_apart(b"music \xff", "--url", url)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"query: 'music \\udcff' (str) can't be written" in done.stderr
-
-
 def test_a_service_that_fails_or_is_away() -> None:
     with Scripted(problem(500, "search_failed", detail="No leg could answer.")) as server:
         done = search("music", "--url", server.url)

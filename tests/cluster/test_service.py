@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,12 +179,6 @@ def test_a_leg_that_the_cluster_refuses_is_missing_alone(bundle: Bundle, setting
         assert engine.search(SearchRequest(query="play music from the terminal")).degraded == []
 
 
-def test_there_is_no_time(engine: SearchEngine) -> None:
-    with pytest.raises(DeadlineError):
-        engine.search(SearchRequest(query="music", deadline_ms=0.5))
-    engine.require_ready()
-
-
 def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluster: Cluster, tmp_path: Path) -> None:
     folder = write_query_bundle(bundle, tmp_path / "query").path
     with EngineHolder.open(folder, settings) as holder:
@@ -260,18 +253,6 @@ def test_a_leg_whose_vectors_can_not_be_read(bundle: Bundle, settings: Settings,
         proxy.broken = b'"_source":["vector"]'
         with pytest.raises(NotReadyError):
             engine.search(SearchRequest(like="music"))
-
-
-def test_readiness_is_that_of_now(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
-    with behind(cluster, settings) as (proxy, own), SearchEngine.open(bundle, own) as engine:
-        engine.warm_up()
-        with live(create_app(engine)) as url:
-            ready = partial(httpx2.get, f"{url}/readyz", timeout=60)
-            assert ready().status_code == 200
-            proxy.broken = b"_msearch"
-            wait_until(lambda: ready().status_code == 503)
-            proxy.broken = None
-            wait_until(lambda: ready().status_code == 200)
 
 
 def test_a_swap_that_fails_in_passing_is_tried_again(

@@ -120,7 +120,7 @@ def _run(command: Command, output: "Connection[object, object]", telling: "Conne
         if command.file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (command.file_bytes, command.file_bytes))
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the shell of the tests may have it ignored
-        _tell_stages(telling.fileno())
+        _tell_stages(telling.fileno(), command.kill)
         sys.argv = ["lightretriever", *command.arguments]
         from lightretriever.service.cli import main
 
@@ -136,7 +136,8 @@ def _run(command: Command, output: "Connection[object, object]", telling: "Conne
     os._exit(status)
 
 
-def _tell_stages(pipe: int) -> None:
+def _tell_stages(pipe: int, kill: tuple[str, float] | None) -> None:
+    """Tell each stage as it begins. One in which the signal comes at once waits for it."""
     left = {name.replace(" ", "_"): re.compile(pattern) for name, pattern in STAGES.items()}
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -146,5 +147,7 @@ def _tell_stages(pipe: int) -> None:
         for name in [name for name, pattern in left.items() if pattern.search(opened)]:
             del left[name]
             os.write(pipe, f"{name} ".encode())
+            if kill == (name.replace("_", " "), 0):
+                time.sleep(10)
 
     sys.addaudithook(hook)
