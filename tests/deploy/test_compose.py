@@ -29,16 +29,6 @@ def test_it_is_valid() -> None:
     assert PyCompose.from_json(json.dumps(COMPOSE)).service_names() == list(SERVICES)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [("mem_limit", "much", "much"), ("read_onlyy", True, "read_onlyy"), ("ports", ["a:b"], "port")],
-)
-def test_the_validation_can_fail(key: str, value: object, message: str) -> None:
-    broken = {**COMPOSE, "services": {**SERVICES, "lightretriever": {**SERVICES["lightretriever"], key: value}}}
-    with pytest.raises(ValueError, match=message):
-        PyCompose.from_json(json.dumps(broken))
-
-
 def test_a_bundle_must_be_named() -> None:
     assert WRITTEN.count("$") == 2, "the comment's $PWD and the bundle"
     assert "source: ${BUNDLE:?" in WRITTEN

@@ -40,19 +40,6 @@ def broken_links(page: Path) -> list[str]:
     return found
 
 
-def test_a_broken_link_is_seen(tmp_path: Path) -> None:
-    other = tmp_path / "other.md"
-    other.write_text("# One `two`: three\n\n## The end\n\n## The end\n")
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# Page\n[a](other.md) [b](other.md#one-two-three) [c](#page) [d](other.md#the-end-1) [e](https://example.org)\n"
-        "![f](other.md)\n\n| | |\n|---|---|\n| [g](none.md) | [h](other.md#nothing) |\n\n- ![i](no.png) [j](#page-1)\n"
-        '\n<img src="no.svg" alt="k">\n\nText <a href="other.md#no">l</a>\n'
-    )
-    assert anchors(other) == ["one-two-three", "the-end", "the-end-1"]
-    assert broken_links(page) == ["none.md", "other.md#nothing", "no.png", "#page-1", "no.svg", "other.md#no"]
-
-
 def test_the_start_page_leads_to_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     listed = {(index.parent / link).resolve() for link in links(index)}

@@ -25,7 +25,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from tests.docs.pages import ROOT, Block, blocks
 from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model
-from tests.support.wordings import raises
 
 _PORT = 8080
 _PATIENCE_S = 600
@@ -258,22 +257,3 @@ def wait_for_documents(terminal: Terminal, count: int) -> None:
             return
         assert time.monotonic() < end, f"{found} documents are served"
         time.sleep(1)
-
-
-def test_a_command_that_fails_is_seen(terminal: Terminal) -> None:
-    with raises(AssertionError, naming="corpus.jsonl.gz"):
-        terminal.run(". .venv/bin/activate\nlightretriever corpus nowhere corpus.jsonl.gz\necho done\n")
-
-
-@pytest.mark.parametrize(
-    ("told", "found", "differences"),
-    [
-        ({"a": 1, "b": [{"c": "x"}]}, {"a": 2.5, "b": [{"c": "y"}, {"c": "z"}]}, []),
-        ({"a": 1}, {"b": 1}, ["answer.a: on one side only", "answer.b: on one side only"]),
-        ({"a": [{"c": "x"}]}, {"a": [{"c": None}]}, ["answer.a[0].c: None instead of 'x'"]),
-        ({"a": []}, {"a": [1]}, ["answer.a: 1 elements instead of 0"]),
-        ({"a": True}, {"a": 1}, ["answer.a: 1 instead of True"]),
-    ],
-)
-def test_another_form_is_seen(told: Any, found: Any, differences: list[str]) -> None:
-    assert form_differences(told, found) == differences

@@ -62,10 +62,6 @@ def importers(modules: Modules, *packages: str) -> Iterator[str]:
             yield name
 
 
-def test_the_rules_see_the_packages(modules: Modules) -> None:
-    assert {"artifacts/errors.py", "service/search/engine.py", "deploy/install/lock.py"} <= set(modules)
-
-
 def test_the_architecture_lists_every_room_and_layer() -> None:
     """The rooms of docs/architecture.md are the folders, and in their order the layers of import-linter."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
