@@ -1,5 +1,6 @@
 """Serves bundles: uvicorn in this process, or in several workers of its supervisor."""
 
+import ctypes
 import errno
 import gc
 import logging
@@ -9,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,7 @@ __all__ = ["EXIT_ERROR", "freeze_gc", "make_server", "open_worker", "ready_line"
 
 EXIT_ERROR: Final = 2
 _MIN_FILES: Final = 256
+_ARENA_MAX: Final = -8  # M_ARENA_MAX of glibc's malloc.h
 _SWITCH_S: Final = 0.001  # a fifth of Python's default
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ def run(
     bundle is bad. Port 0 takes a free one. Prints the address on stdout when the service is ready. `workers` is the
     number of processes; None: as many as `automatic_workers` says, which is logged.
     """
+    _one_arena()
     chosen = settings or Settings()
     configure_logging(chosen.log_level)
     try:
@@ -120,6 +123,13 @@ def freeze_gc() -> None:
     gc.freeze()
 
 
+def _one_arena() -> None:
+    """Have all threads allocate from one arena of glibc: of several, each keeps what was freed in it, above all what
+    Java's compiler used during the warm-up. Call it before there are threads."""
+    with suppress(AttributeError):  # another libc
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+
+
 def _application(
     collections: Collections, on_ready: Callable[[], None], on_stopped: Callable[[], None] = lambda: None
 ) -> Application:
@@ -135,6 +145,7 @@ def _application(
 
 def open_worker(bundles: Folders, settings: Settings, supervisor: int, on_ready: Callable[[], None]) -> Application:
     """Make the application of a worker; its `supervisor` tells others of a reload. Errors of `Collections.open`."""
+    _one_arena()
     configure_logging(settings.log_level)
     collections = Collections.open(bundles, settings)
     signal.signal(signal.SIGUSR1, lambda *_: [holder.ask() for holder in collections])

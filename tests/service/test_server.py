@@ -217,3 +217,13 @@ def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
     assert len(posts) == 2 * 5 * len(sent)
     assert {line["status"] for line in posts} <= {200, 499, 503}
     assert max(map(len, errors.splitlines())) < 500
+
+
+def test_threads_share_one_arena(tiny_path: Path) -> None:
+    """Each further arena of glibc is 64 MiB of addresses, of which the rest that is not used yet has no rights."""
+    with Server(tiny_path) as server:
+        assert server.ready_line
+        maps = Path(f"/proc/{server.process.pid}/maps").read_text().splitlines()
+    spans = [(*(int(end, 16) for end in line.split()[0].split("-")), line.split()[1]) for line in maps]
+    pairs = zip(spans, spans[1:], strict=False)
+    assert not [one for one, rest in pairs if rest[1] - one[0] == 64 << 20 and (one[2], rest[2]) == ("rw-p", "---p")]
