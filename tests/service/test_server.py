@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -224,6 +225,9 @@ def test_threads_share_one_arena(tiny_path: Path) -> None:
     with Server(tiny_path) as server:
         assert server.ready_line
         maps = Path(f"/proc/{server.process.pid}/maps").read_text().splitlines()
-    spans = [(*(int(end, 16) for end in line.split()[0].split("-")), line.split()[1]) for line in maps]
-    pairs = zip(spans, spans[1:], strict=False)
-    assert not [one for one, rest in pairs if rest[1] - one[0] == 64 << 20 and (one[2], rest[2]) == ("rw-p", "---p")]
+    parts = []
+    for place, rights, *_ in map(str.split, maps):
+        start, end = (int(address, 16) for address in place.split("-"))
+        parts.append((start, end, rights))
+    both = [((used[2], rest[2]), rest[1] - used[0]) for used, rest in pairwise(parts)]
+    assert (("rw-p", "---p"), 64 << 20) not in both
