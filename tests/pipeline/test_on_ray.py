@@ -57,7 +57,7 @@ def test_a_cluster_that_loses_a_worker_makes_the_shards_of_one_process(tmp_path:
         assert kept_texts(encoded) < COUNT
         out, _ = encode.communicate()
     assert encode.returncode == 0
-    assert f'"documents":{COUNT}' in out
+    assert f'"documents": {COUNT}' in out
     assert files(encoded) == files(tmp_path / "whole" / "encode")
     assert not list((tmp_path / "work").rglob("*.partial"))
     assert counts(summary_of(*only("encode"), recipe)) == (whole["documents"], 0, 0)
