@@ -5,7 +5,6 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from tests.service.process import ROOT, serving
 from tests.service.test_openapi import CONFIG
 
 SEED: Final = 20_262
-FILTER_DEPTH: Final = 3
 CASES: Final = (8, 400)
 """Valid, and invalid, requests to each route, short and in full; what has no input is asked for once."""
 
@@ -46,9 +44,7 @@ def line(context: Any, value: Any) -> bytes:
 def test_the_api_answers_as_it_is_described(tiny_path: Path, full: bool, figure: Figure) -> None:
     """Valid and invalid requests to every route of a real server: no 500, and every answer fits its schema."""
     description = create_app(Path("no bundle"), Settings(deadline_ms=60_000)).openapi()  # that of `serving`
-    schema = schemathesis.openapi.from_dict(
-        shallow(description, FILTER_DEPTH), config=schemathesis.Config.from_dict(CONFIG)
-    )
+    schema = schemathesis.openapi.from_dict(description, config=schemathesis.Config.from_dict(CONFIG))
     results: Any = schema.get_all_operations()
     operations = [result.ok() for result in results]
     asked = 0
@@ -102,51 +98,3 @@ def test_no_bytes_raise_what_is_no_error_of_the_project(
     assert runs <= int(done[1]) < 2 * runs
     hourly = runs * 3600 // max(1, int(done[2]))
     figure(f"fuzz_{target}_findings", 0, f"of {runs:,} inputs", per_hour=hourly)
-
-
-_SCHEMAS: Final = "#/components/schemas/"
-
-
-def shallow(description: dict[str, Any], depth: int) -> dict[str, Any]:
-    """The same description, in which schemas that hold themselves are nested up to `depth` times."""
-    schemas = description["components"]["schemas"]
-    nested = {name for name in schemas if name in _reached(schemas, name)}
-
-    def at(node: Any, level: int) -> Any:
-        """A part of the description within `level` of the nested schemas."""
-        if isinstance(node, list):
-            return [at(item, level) for item in node if not (level == depth and _target(item) in nested)]
-        if not isinstance(node, dict):
-            return node
-        if (name := _target(node)) in nested:
-            return {"$ref": f"{_SCHEMAS}{name}{level + 1}"}
-        return {key: at(value, level) for key, value in node.items()}
-
-    copies = {f"{name}{level}": at(schemas[name], level) for name in nested for level in range(1, depth + 1)}
-    others = {name: at(schema, 0) for name, schema in schemas.items() if name not in nested}
-    components = {**description["components"], "schemas": others | copies}
-    return {**description, "paths": at(description["paths"], 0), "components": components}
-
-
-def _target(node: Any) -> str | None:
-    """The name of the schema that a reference leads to."""
-    reference = node.get("$ref") if isinstance(node, dict) else None
-    return reference.removeprefix(_SCHEMAS) if isinstance(reference, str) else None
-
-
-def _reached(schemas: dict[str, Any], name: str) -> set[str]:
-    """The schemas that one holds, directly or not."""
-    found, left = set[str](), [name]
-    while left:
-        for other in _targets(schemas[left.pop()]):
-            if other not in found:
-                found.add(other)
-                left.append(other)
-    return found
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if (name := _target(node)) is not None:
-        yield name
-    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        yield from _targets(value)
