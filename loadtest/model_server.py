@@ -30,7 +30,7 @@ from lightretriever.loadtest.program import ADDRESS, BUNDLE, MODEL, option, prog
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.collections.collections import DEFAULT, Collections
 from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.errors import FieldError, InvalidRequestError, UnsearchableError, shortened
+from lightretriever.service.errors import FieldError, UnsearchableError, shortened
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
@@ -72,10 +72,7 @@ class ModelQueryEncoder(QueryEncoder):
         added: Sequence[tuple[str, float]] = (),
         split: bool = True,
     ) -> EncodedQuery:
-        """Encode one text for the default task. Raise the model's errors, and InvalidRequestError for added texts."""
-        if added:
-            message = "a model reads the query whole: serve it without rules, and ask without prefix"
-            raise InvalidRequestError.of(FieldError(field, message))
+        """Encode one text for the default task. Raise the model's errors. It knows no added texts."""
         started = clock.add("tokenize", perf_counter())  # encoding includes the model's tokenising
         future: Future[EncodedQuery] = Future()
         self._queue.put((text, future))
@@ -85,10 +82,6 @@ class ModelQueryEncoder(QueryEncoder):
             reason = "the model's vector of this text is zero, so no document is nearer than another"
             raise UnsearchableError.of(FieldError(field, reason, shortened(text)))
         return query
-
-    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
-        """Raise InvalidRequestError: a model has no shares per term."""
-        raise InvalidRequestError.of(FieldError("explain", "a model reads the query whole: leave it out"))
 
     def _work(self) -> None:
         while True:

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 HALF: Final = 0.5
 """The rate of the open loops, as a part of a system's own highest throughput."""
 _HITS: Final = 10
-_MIN_ANSWERS: Final = {"p95_ms": 20, "p99_ms": 100}
+_MIN_ANSWERS: Final = {"p99_ms": 100}
 
 
 def compare(given: Namespace) -> Row:
@@ -156,7 +156,7 @@ def load_table(load: Row, averages: Mapping[str, float] | None = None) -> list[s
     """Return a `load.json` as lines of a Markdown table, fastest system first: medians over the rounds. `averages` of
     nDCG@10 over several sets stand before that of the judged queries.
 
-    A p95 or p99 of fewer than 20 or 100 answers is left out: it is the slowest answer's time, which is not
+    A p99 of fewer than 100 answers is left out: it is the slowest answer's time, which is not
     reproducible.
     """
     heads = ["one process each", "requests/s", "p50 ms at half of them", "p99 ms at half of them", "memory MiB"]
