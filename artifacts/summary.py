@@ -14,22 +14,20 @@ __all__ = ["Summary", "as_json", "duration", "encoded_line", "folder_size", "lef
 @dataclass
 class Summary:
     """The end of a command: the `path` of its result, `lines` for people, `facts` for programs, by the keys of
-    docs/commands.md, the `seconds` that it took, and `next`, the command that comes next, None where none does."""
+    docs/commands.md, and the `seconds` that it took."""
 
     path: str
     lines: list[str]
     facts: dict[str, Any] = field(default_factory=dict)
-    next: str | None = None
     seconds: float = 0.0
 
     def text(self) -> str:
         """All of it for people."""
-        following = [f"next: {self.next}"] if self.next else []
-        return readable("\n".join([*self.lines, f"took {duration(self.seconds)}", *following]))
+        return readable("\n".join([*self.lines, f"took {duration(self.seconds)}"]))
 
     def json(self, command: str) -> str:
         """The JSON object of a command of this name."""
-        about = {"command": command, "path": self.path, "seconds": self.seconds, "next": self.next}
+        about = {"command": command, "path": self.path, "seconds": self.seconds}
         return as_json(about | self.facts)
 
 

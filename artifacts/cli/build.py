@@ -5,7 +5,7 @@ Torch is imported when a stage needs it: `--from index` works without.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -19,7 +19,7 @@ from lightretriever.artifacts.cli.options import (
     WorkOption,
     overridden,
 )
-from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
+from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.workdir import work_lock
@@ -34,12 +34,6 @@ from lightretriever.artifacts.summary import Summary
 __all__ = ["Stage", "build"]
 
 Stage = Literal["table", "encode", "refine", "index"]
-
-_RECIPE_OPTIONS: Final = (
-    *("corpus", "model", "adapter", "device", "head_queries", "top", "limit"),
-    *("dimension", "top_k", "work", "output", "skip_bad"),
-)
-"""Options that replace keys of the recipe."""
 
 
 def build(
@@ -101,7 +95,6 @@ def build(
             job.summary = encode_on_ray(loaded, ray)
         if {"encode", "index"} & {*stages}:
             report_skipped(encoded_corpus(loaded, shared=True).skipped.reasons)
-        job.summary.next = _next(context, loaded, stages)
     if "index" in stages and len(stages) > 1:
         _compare_with_bm25(context, loaded)
 
@@ -174,15 +167,6 @@ def _general_table(context: typer.Context, overwrite: bool) -> Summary:
         from lightretriever.artifacts.pipeline.general import run_general_table
     with work_lock(recipe.work):
         return run_general_table(recipe, overwrite=overwrite)
-
-
-def _next(context: typer.Context, recipe: Recipe, stages: Sequence[Stage]) -> str:
-    """The command that comes next: `verify`, or the stage behind the last one."""
-    if stages[-1] == "index":
-        return next_command(context, "verify", recipe.output)
-    again = next_command(context, "build", context.params["recipe"], shared=_RECIPE_OPTIONS)
-    every = _every_stage(recipe)
-    return f"{again} --from {every[every.index(stages[-1]) + 1]}"
 
 
 def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from lightretriever.artifacts.bundle.manifest import check_outside
-from lightretriever.artifacts.cli.runner import JsonOption, next_command, report_skipped, running
+from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
 from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit
@@ -25,7 +25,6 @@ _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, s
 
 
 def corpus(
-    context: typer.Context,
     source: Annotated[
         Path,
         typer.Argument(help="Folder of .txt and .md files, or a table (docs/howto/import.md).", show_default=False),
@@ -127,7 +126,6 @@ def corpus(
             written.passed_over = passed_over
         report_skipped(written.skipped.reasons)
         job.summary = written.summary(output)
-        job.summary.next = next_command(context, "build", "RECIPE", "--corpus", output, shared=())
 
 
 def _limit(words: int | None, model: str | None) -> Limit:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
-from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.summary import Summary
 
@@ -79,7 +79,6 @@ def evaluate(
             job.summary = _mean_summary(report, output, dataset, split or "test")
             return
         job.summary = _summary(report, output)
-        job.summary.next = next_command(context, "serve", bundle)
 
 
 def _summary(report: Mapping[str, Any], output: Path) -> Summary:

@@ -11,7 +11,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cli.live import CaFileOption, IndexOption, ToOption, UserOption, connected
 from lightretriever.artifacts.cli.options import BundleArgument
-from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.cluster.schema import Engine
 from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.files.atomic_dir import check_target
@@ -21,7 +21,6 @@ __all__ = ["push"]
 
 
 def push(
-    context: typer.Context,
     bundle: BundleArgument,
     to: ToOption,
     index: IndexOption,
@@ -64,7 +63,4 @@ def push(
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
             summary.facts["query_bundle"] = str(query_bundle)
             summary.lines.append(f"{query_bundle}: the query bundle")
-        served = query_bundle or bundle
-        address = ["--opensearch-url", cluster.name.replace(", ", ","), "--index", index]
-        summary.next = next_command(context, "serve", served, *address, shared=())
         job.summary = summary

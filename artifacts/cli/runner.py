@@ -5,9 +5,8 @@ is one as well, `{"error": …}`, beside the line on stderr.
 """
 
 import os
-import shlex
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -20,7 +19,7 @@ from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 from lightretriever.artifacts.summary import Summary
 from lightretriever.artifacts.summary import as_json as as_json_object
 
-__all__ = ["Job", "JsonOption", "next_command", "print_error", "report_skipped", "running"]
+__all__ = ["Job", "JsonOption", "print_error", "report_skipped", "running"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
@@ -100,16 +99,3 @@ def _error_facts(error: BaseException, command: str) -> dict[str, Any]:
     elif isinstance(error, LightRetrieverError):
         message, remedy, status = error.message, error.remedy, _ERROR_STATUS
     return {"kind": type(error).__name__, "message": message, "remedy": remedy, "status": status}
-
-
-def next_command(context: typer.Context, name: str, *arguments: object, shared: Collection[str] | None = None) -> str:
-    """A command line of `lightretriever`, with those options of the present command that it has as well: of the
-    `shared` ones, where they are named, because others mean something else there."""
-    group: Any = context.find_root().command
-    words = ["lightretriever", name, *map(str, arguments)]
-    for option in group.commands[name].params:
-        value = context.params.get(option.name)
-        given = value is not None and value is not False and option.name != "as_json"
-        if option.param_type_name == "option" and given and (shared is None or option.name in shared):
-            words += option.opts[:1] if value is True else [option.opts[0], str(value)]
-    return shlex.join(words)

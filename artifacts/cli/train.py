@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, overridden
-from lightretriever.artifacts.cli.runner import JsonOption, next_command, print_error, running
+from lightretriever.artifacts.cli.runner import JsonOption, print_error, running
 from lightretriever.artifacts.errors import LightRetrieverError, importing
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.summary import Summary, duration, folder_size, megabytes
@@ -49,9 +49,6 @@ def train(
                 finished = run(loaded, minutes=minutes, open_searcher=context.obj, say=say)
                 if first:
                     job.summary = _summary(loaded, finished)
-                    shared = ("model", "device")
-                    build = next_command(context, "build", "RECIPE", "--adapter", loaded.output, shared=shared)
-                    job.summary.next = build if finished else next_command(context, "train", recipe)
     except LightRetrieverError as error:
         _report(error)
         raise

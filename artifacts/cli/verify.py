@@ -8,7 +8,7 @@ import typer
 from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cli.options import BundleArgument
-from lightretriever.artifacts.cli.runner import JsonOption, next_command, running
+from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary, megabytes
@@ -17,7 +17,6 @@ __all__ = ["verify"]
 
 
 def verify(
-    context: typer.Context,
     bundle: BundleArgument,
     query_bundle: Annotated[
         bool, typer.Option("--query-bundle", help="The bundle is a query bundle, without indexes.")
@@ -42,7 +41,5 @@ def verify(
             lines += [f"{bundle}: sound, {size}"]
         facts |= {"sound": not problems, "problems": list(map(vars, problems))}
         job.summary = Summary(str(bundle), lines, facts)
-        if not problems and not query_bundle:
-            job.summary.next = next_command(context, "serve", bundle)
     if problems:
         raise typer.Exit(1)

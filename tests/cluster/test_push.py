@@ -72,7 +72,6 @@ def test_a_push_gives_the_alias_to_a_whole_index(tiny_bundle: Bundle, cluster: C
     summary = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
     assert (summary["documents"], summary["found"], summary["before"]) == (120, 0, [])
     assert only_index(cluster, NAME) == summary["index"]
-    assert f"serve {part} --opensearch-url {cluster.name} --index {NAME}" in summary["next"]
     meta = read_meta(cluster, summary["index"])
     assert (meta.version, meta.documents, meta.vocabulary) == (tiny_bundle.manifest.digest, 120, "tokens")
     assert verify_bundle(part, indexes=False) == []
