@@ -1,6 +1,5 @@
 """The command `corpus`: a corpus of text files, or of the rows of a table."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,8 +18,7 @@ __all__ = ["corpus"]
 _WORDS: Final = 150
 _TOKENS: Final = 512  # of a passage, where a model reads more: longer ones say too many things for one vector
 _FRAME: Final = 4  # special tokens around a text, and what a whole text has more than its parts
-_TABS: Final = {"tab": "\t", "\\t": "\t"}
-_NONE: Final = {"none": ""}
+_TABS: Final = ("tab", "\\t")
 _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, such as data below a clone of a dataset."
 
 
@@ -103,8 +101,8 @@ def corpus(
             drop=tuple(drop or ()),
         )
         dialect = Dialect(
-            _sign("--delimiter", delimiter, _TABS),
-            _sign("--quote", quote, _NONE),
+            "\t" if delimiter in _TABS else delimiter,
+            "" if quote == "none" else quote,
             header is not False,
             tuple(names.split(",")) if names else (),
         )
@@ -138,15 +136,3 @@ def _limit(words: int | None, model: str | None) -> Limit:
     encoder = load_biencoders(model, device="cpu")
     most = min(encoder.longest or _TOKENS, _TOKENS) - _FRAME
     return Limit(most, lambda text: len(encoder.tokenizer.encode(text)), titled=True)
-
-
-def _sign(option: str, value: str | None, named: Mapping[str, str]) -> str | None:
-    """Return the sign that an option gives, by itself or by its name. Raise CorpusError for what is none."""
-    if value is None or value in named:
-        return None if value is None else named[value]
-    if len(value.encode()) != 1 or value in "\r\n" or (option == "--delimiter" and value == '"'):
-        raise CorpusError(
-            f"{option} {value!r}: one sign of ASCII is expected, and no line break.",
-            remedy=f"Give a sign, or {' or '.join(f'`{name}`' for name in named)}.",
-        )
-    return value

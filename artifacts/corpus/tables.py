@@ -87,7 +87,7 @@ def open_table(path: Path, dialect: Dialect, drop: Collection[str]) -> Iterator[
     try:
         with open_regular(path) as file, duckdb.connect(config=settings) as database:
             yield _opened(path, file, database, dialect, drop)
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error, duckdb.Error) as error:
+    except (OSError, EOFError, TypeError, ValueError, csv.Error, zlib.error, duckdb.Error) as error:
         what = str((isinstance(error, OSError) and error.strerror) or error).strip().split("\n")[0]
         message = (what.partition(" Error: ")[2] or what)[:300].rstrip(".")
         raise CorpusError(

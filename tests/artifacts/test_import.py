@@ -416,8 +416,9 @@ def test_options_of_csv_reach_it(path: Path, tmp_path: Path) -> None:
     assert 'there is no column "text"; there are "1\tA". See --id, --title and --text, and --delimiter' in done.stderr
     done = corpus(path, output, "--no-header", "--delimiter", "tab", "--columns", "a,b,c", "--overwrite")
     assert "3 columns are named, but its first line has 2 cells" in done.stderr
-    for option, sign in (*(("--delimiter", sign) for sign in ("", ";;", '"', "é")), ("--quote", "''")):
-        assert f"{option} {sign!r}: one sign of ASCII is expected" in corpus(path, output, option, sign).stderr
+    path.write_text("text\nA\n")
+    for option, sign in (("--delimiter", ";;"), ("--delimiter", '"'), ("--quote", "''")):
+        assert ": can't be read: " in corpus(path, output, option, sign, "--overwrite").stderr
 
 
 def test_the_command_counts_what_it_leaves_out(tmp_path: Path) -> None:
