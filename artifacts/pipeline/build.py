@@ -160,9 +160,7 @@ def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
     return SparseLeg(
         vocabulary=Vocabulary(None, index.language) if kind == "words" else Vocabulary(tokens, None),
         learned=learned,
-        quantization=plan["quantization"]
-        if kind == "tokens"
-        else index.quantization or _QUANTIZATION[expand is not None],
+        quantization=plan["quantization"] if kind == "tokens" else _QUANTIZATION[expand is not None],
         k1=index.k1,
         b=index.b,
         tokenizer=tokenizer,

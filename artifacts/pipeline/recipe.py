@@ -178,9 +178,8 @@ class IndexRecipe(Section):
     """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype.
 
     `vocabulary` says what a term of the sparse leg is: a word of `language`, or a token of the model (None: words, but
-    tokens where the model learned their impacts). `k1` and `b` are BM25's parameters, `quantization` the impacts per
-    unit of BM25 on words (None: 4,000, or 40 where documents are expanded). With `positions`, those of the words are
-    indexed, for phrases in quotes. `top_k` cuts the sparse vectors further
+    tokens where the model learned their impacts). `k1` and `b` are BM25's parameters. With
+    `positions`, those of the words are indexed, for phrases in quotes. `top_k` cuts the sparse vectors further
     than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes come from one encoding. `weights` are
     those of the legs in a fusion whose request names none (None: the service's). Without `dense`, the bundle has the
     sparse leg alone. `queries`, a file or folder in BEIR layout, is a sample of those that will be asked, by which a
@@ -191,7 +190,6 @@ class IndexRecipe(Section):
     language: Language = "english"
     k1: float = Field(default=0.9, ge=0)
     b: float = Field(default=0.4, ge=0, le=1)
-    quantization: int | None = Field(default=None, ge=1, le=10_000)
     positions: bool = False
     dense: bool = True
 

@@ -200,7 +200,7 @@ def test_measuring_keeps_the_sample_alone(tmp_path: Path) -> None:
 
 
 def test_a_bundle_finds_documents_by_words_that_they_lack(tmp_path: Path) -> None:
-    recipe = change(write_recipe(tmp_path, "expand"), {"index": {"factory": "Flat", "quantization": 100}})
+    recipe = change(write_recipe(tmp_path, "expand"), {"index": {"factory": "Flat"}})
     run("build", recipe)
     run(*only("index"), change(recipe, {"expand": False}), "--output", tmp_path / "plain")
     bundle, plain = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "plain")
