@@ -101,6 +101,6 @@ def test_clients_that_read_nothing_are_closed(url: str, server: Server) -> None:
     while sum(1 for file in folder.iterdir() if "socket" in str(file.resolve())) > 12:
         assert perf_counter() - began < 60
         sleep(0.1)
-    assert server.peak_mb - before < 200
+    assert server.peak_mb - before < 300  # without a bound, gigabytes
     for connection in silent:
         connection.close()
