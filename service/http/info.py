@@ -39,7 +39,6 @@ def bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
         fusion_weights=engine.reader.weights,
         feedback=engine.reader.feedback,
         normalization=engine.reader.normalization,
-        mapped_bytes=_mapped_bytes(engine),
     )
 
 
@@ -56,13 +55,7 @@ def _collection(name: str, engine: SearchEngine) -> schemas.CollectionFacts:
         version=manifest.digest,
         documents=manifest.documents,
         ready=engine.ready,
-        mapped_bytes=_mapped_bytes(engine),
     )
-
-
-def _mapped_bytes(engine: SearchEngine) -> int | None:
-    on_cluster = engine.parts.backends.cluster is not None
-    return None if on_cluster else sum(file.bytes for file in engine.bundle.manifest.files.values())
 
 
 def info_of(engine: SearchEngine, collections: list[str]) -> schemas.Info:

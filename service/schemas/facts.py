@@ -69,10 +69,6 @@ class BundleFacts(Model):
     fusion_weights: Weights = Field(description="Default weights of linear fusion.")
     feedback: float = Field(description="Default of `fusion.feedback`; 0 for a bundle without a dense leg.")
     normalization: Normalization = Field(description="Default of `fusion.normalization`.")
-    mapped_bytes: int | None = Field(
-        default=None,
-        description="Size of its files, which are mapped into memory; processes share them. Null on a cluster.",
-    )
 
 
 class Reloaded(Model):
@@ -127,9 +123,6 @@ class CollectionFacts(Model):
     version: str = Field(description="SHA-256 of the bundle's manifest.")
     documents: int
     ready: bool
-    mapped_bytes: int | None = Field(
-        description="Size of its files, which are mapped into memory; processes share them. Null on a cluster."
-    )
 
 
 class CollectionList(Model):

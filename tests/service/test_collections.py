@@ -48,12 +48,10 @@ def test_each_collection_answers_below_its_path_and_the_first_above(client: Test
         ("notes", 40, True),
         ("shop", 60, True),
     ]
-    assert all(one["mapped_bytes"] > 10_000 for one in listed)
     for name, documents in (("notes", 40), ("shop", 60)):
         below = f"/collections/{name}"
         info = client.get(f"{below}/info").json()
         assert (info["bundle"]["documents"], info["collections"]) == (documents, ["notes", "shop"])
-        assert info["bundle"]["mapped_bytes"] == next(one["mapped_bytes"] for one in listed if one["name"] == name)
         assert client.get(f"{below}/readyz").status_code == 200
         assert client.get(f"{below}/documents/music").json()["id"] == "music"
         assert client.get(f"{below}/terms/music").status_code == 200
