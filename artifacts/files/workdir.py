@@ -84,12 +84,12 @@ def _differences(key: str, begun: dict[str, Any], plan: dict[str, Any]) -> Itera
         yield f"{key}: {there!r} there, {now!r} now"
 
 
-def check_same(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], stage: str) -> None:
+def check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], stage: str) -> None:
     """Raise ResumeError where an input or setting that there is `now` was another one when the `stage` of a build made
     what is at `path`; it names each difference."""
-    keys = [key for key in now if made.get(key) != now[key]]
+    keys = [key for key in now if before.get(key) != now[key]]
     if keys:
-        named = "; ".join(difference for key in keys for difference in _differences(key, dict(made), dict(now)))
+        named = "; ".join(difference for key in keys for difference in _differences(key, dict(before), dict(now)))
         raise ResumeError(
             f"{path}: was made of other inputs ({named}).",
             remedy=f"Run `lightretriever build --from {stage}` with this recipe.",
@@ -98,9 +98,9 @@ def check_same(path: Path, made: Mapping[str, Any], now: Mapping[str, Any], stag
 
 def check_made(file: Path, now: Mapping[str, Any], stage: str) -> dict[str, Any]:
     """Read the plan of what the `stage` of a build made. Raises ResumeError where it is missing, or as `check_same`."""
-    made = read_json(file, stage=stage)
-    check_same(file.parent, made, now, stage)
-    return made
+    plan = read_json(file, stage=stage)
+    check_same(file.parent, plan, now, stage)
+    return plan
 
 
 def read_json(file: Path, *, stage: str | None = None) -> dict[str, Any]:

@@ -118,10 +118,10 @@ class BiEncoder(Encoder):
                 continue
             ours, theirs = self.tokenizer.encode(text).tolist(), self._ids(prepared)
             if ours != theirs:
-                place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+                index = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
                 raise ModelError(
-                    f"{self.name}: the text {text[:80]!r} has, from token {place} on, the tokens "
-                    f"{ours[place : place + 10]} in tokenizer.json, but {theirs[place : place + 10]} for the "
+                    f"{self.name}: the text {text[:80]!r} has, from token {index} on, the tokens "
+                    f"{ours[index : index + 10]} in tokenizer.json, but {theirs[index : index + 10]} for the "
                     "encoder.",
                     remedy="Save the encoder's tokenizer as a fast one (save_pretrained) and use that directory.",
                 )
@@ -142,10 +142,10 @@ class BiEncoder(Encoder):
             whole = list(read(probe, truncation=False)["input_ids"])
             inner, alone = self._ids(probe), self._ids(word)
             behind = self.tokenizer.query_ids(word, appended=True)  # its tokens inside a text
-            own = next((ids for ids in (behind, alone) if ids and inner[-len(ids) :] == ids), None)
+            word_ids = next((ids for ids in (behind, alone) if ids and inner[-len(ids) :] == ids), None)
             ends = [end for end in range(len(inner), len(whole) + 1) if whole[end - len(inner) : end] == inner]
-            if own is not None and ends:
-                return whole[: ends[0] - len(own)], whole[ends[0] :]
+            if word_ids is not None and ends:
+                return whole[: ends[0] - len(word_ids)], whole[ends[0] :]
         raise ModelError(
             f"{self.name}: special tokens stand inside the text {probe!r}: {whole}.",
             remedy="Use a model whose tokenizer puts special tokens before and after a text alone.",
@@ -231,7 +231,7 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
         model=model,
     )
     try:
-        read, asked = (len(one(["a"]).dense[0]) for one in (encoder.encode_documents, encoder.encode_queries))
+        read, asked = (len(encode(["a"]).dense[0]) for encode in (encoder.encode_documents, encoder.encode_queries))
     except KeyError as error:
         if error.args != ("sentence_embedding",):
             raise
@@ -298,7 +298,7 @@ class JointEncoder(Encoder):
         states_of = first.token_states(instruction)
 
         def joint(tokens: torch.Tensor) -> torch.Tensor:
-            letters = [self.tokenizer.spelt(one) for one in tokens.numpy().astype(np.int32)[:, None]]
+            letters = [self.tokenizer.spelt(token) for token in tokens.numpy().astype(np.int32)[:, None]]
             parts = [torch.nn.functional.normalize(states_of(tokens).float(), dim=1).cpu().numpy()]
             parts += [other.encode_queries(letters, instruction).dense for other in others]
             return torch.from_numpy(_joined(parts))
@@ -315,7 +315,7 @@ def load_biencoders(
 ) -> BiEncoder | JointEncoder:
     """Load the sentence-transformers model at `path`, or those of several paths joined by " + ", see `load_biencoder`.
     Raises ModelError."""
-    paths = [one.strip() for one in path.split(BESIDE)]
+    paths = [part.strip() for part in path.split(BESIDE)]
     if not all(paths):
         raise ModelError(
             f"{path!r} names no encoder beside a plus sign.", remedy="Give the path of a folder on each side of it."
@@ -335,5 +335,5 @@ def load_biencoders(
 
 def _joined(parts: Sequence[Float32Array]) -> Float32Array:
     """Vectors (n, H_j) of length 1, side by side, (n, Σ H_j) of length 1."""
-    found: Float32Array = np.concatenate(parts, axis=1) / np.float32(np.sqrt(len(parts)))
-    return found
+    vectors: Float32Array = np.concatenate(parts, axis=1) / np.float32(np.sqrt(len(parts)))
+    return vectors

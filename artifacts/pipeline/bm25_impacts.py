@@ -64,10 +64,10 @@ class Bm25Encoder:
         """The encoder of a corpus whose terms were counted. Raises CorpusError where there are none."""
         frequencies, documents, length = np.zeros(len(counts.names), np.int64), 0, 0
         for start, stop in counts.parts():
-            indptr, terms, found = counts.sorted(start, stop)
+            indptr, terms, term_counts = counts.sorted(start, stop)
             frequencies += np.bincount(terms, minlength=len(frequencies))
             documents += int(np.count_nonzero(np.diff(indptr)))
-            length += int(found.sum())
+            length += int(term_counts.sum())
         if not length:
             raise CorpusError(
                 "No document has a term of the vocabulary.",
@@ -91,8 +91,8 @@ class Bm25Encoder:
 
     def idf(self, terms: Int32Array) -> Float64Array:
         """The IDF (n,) of terms by number; one that came after the count is in no document."""
-        known = np.minimum(terms, len(self.frequencies) - 1)
-        counts = np.where(terms < len(self.frequencies), self.frequencies[known], 0)
+        counted = np.minimum(terms, len(self.frequencies) - 1)
+        counts = np.where(terms < len(self.frequencies), self.frequencies[counted], 0)
         weights: Float64Array = np.log1p((self.documents - counts + 0.5) / (counts + 0.5))
         return weights
 
@@ -102,14 +102,14 @@ class Bm25Encoder:
 
     def rows(self, counts: TermCounts, start: int, stop: int) -> ImpactRows:
         """Terms and impacts of the documents from `start` on up to `stop`."""
-        indptr, terms, found = counts.sorted(start, stop)
+        indptr, terms, term_counts = counts.sorted(start, stop)
         lengths = np.diff(counts.terms.at[start : stop + 1])
-        weights = self.weights(terms, found, np.repeat(lengths, np.diff(indptr)))
+        weights = self.weights(terms, term_counts, np.repeat(lengths, np.diff(indptr)))
         impacts = np.clip(np.round(weights), 1, MAX_IMPACT).astype(np.uint16)
         return ImpactRows(Rows(indptr, terms), impacts)
 
     def weights(self, terms: Int32Array, counts: IntegerArray, lengths: Int64Array) -> Float64Array:
         """BM25 (n,) of terms that have such `counts` in documents of such `lengths`, times `quantization`."""
-        about = self.k1 * (1 - self.b + self.b * lucene_lengths(lengths) / self.mean_length)
-        weights: Float64Array = self.quantization * (counts / (counts + about)) * self.idf(terms)
+        saturation = self.k1 * (1 - self.b + self.b * lucene_lengths(lengths) / self.mean_length)
+        weights: Float64Array = self.quantization * (counts / (counts + saturation)) * self.idf(terms)
         return weights

@@ -74,12 +74,12 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
     store, corpus = encoded_texts(recipe), encoded_corpus(recipe)
     heads = read_heads(recipe, facts)
     tables = {task: _table(recipe, task, store)._replace(head=heads.get(task)) for task in recipe.tasks}
-    leg, terms, own = sparse_leg(recipe, store), terms_tokenizer(recipe.work), facts.get("dense", facts)
+    leg, terms, model = sparse_leg(recipe, store), terms_tokenizer(recipe.work), facts.get("dense", facts)
     content = BundleContent(
         name=recipe.name,
         model=ModelInfo(
-            name=recipe.model.name or own["name"],
-            sha256=own["fingerprint"],
+            name=recipe.model.name or model["name"],
+            sha256=model["fingerprint"],
             adapter=facts["adapter"],
             hidden_size=facts["hidden_size"],
             trained=recipe.model.trained,
@@ -150,8 +150,8 @@ def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
     kind = index.vocabulary or ("tokens" if learned else "words")
     lowercase = read_json(recipe.work / "backbone.json", stage="table")["lowercase"]
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=lowercase)
-    own = terms_tokenizer(recipe.work)
-    tokens = tokenizer if own.name != SPARSE_TOKENIZER else TextTokenizer.from_file(own, lowercase=lowercase)
+    file = terms_tokenizer(recipe.work)
+    tokens = tokenizer if file.name != SPARSE_TOKENIZER else TextTokenizer.from_file(file, lowercase=lowercase)
     expand = None
     if recipe.expand and kind != "tokens":
         rows = _table(recipe, recipe.default_task, store).rows
@@ -217,10 +217,10 @@ def _check_settings(recipe: Recipe, facts: dict[str, Any]) -> None:
     # All terms of BM25 are kept by default.
     cut = plan["impacts"] == "learned" or "top_k" in recipe.encode.model_fields_set
     names = ("max_length", "top_k") if cut else ("max_length",)
-    made = {"model": plan["model"], "sparse": "sparse" in facts, "encode.lowercase": facts["lowercase"]}
+    before = {"model": plan["model"], "sparse": "sparse" in facts, "encode.lowercase": facts["lowercase"]}
     now = {"model": facts["fingerprint"], "sparse": recipe.sparse is not None}
     now |= {f"encode.{name}": getattr(recipe.encode, name) for name in (*names, "lowercase")}
-    check_same(recipe.work, made | {f"encode.{name}": plan[name] for name in names}, now, "encode")
+    check_same(recipe.work, before | {f"encode.{name}": plan[name] for name in names}, now, "encode")
 
 
 def _idf(
@@ -240,12 +240,12 @@ def _idf(
 
 def _sparse_source(recipe: Recipe) -> ModelSource | None:
     """The model that made the impacts, where the recipe names one for them."""
-    own, told = read_json(recipe.work / "backbone.json").get("sparse"), recipe.sparse
-    if own is None or told is None:
+    facts, model = read_json(recipe.work / "backbone.json").get("sparse"), recipe.sparse
+    if facts is None or model is None:
         return None
-    adapter = None if told.adapter is None else Path(told.adapter).name
-    name = told.name or own["name"]
-    return ModelSource(name=name, sha256=own["fingerprint"], adapter=adapter, licence=told.licence)
+    adapter = None if model.adapter is None else Path(model.adapter).name
+    name = model.name or facts["name"]
+    return ModelSource(name=name, sha256=facts["fingerprint"], adapter=adapter, licence=model.licence)
 
 
 def refined_folder(recipe: Recipe, task: str) -> Path:
@@ -257,15 +257,15 @@ def refined_folder(recipe: Recipe, task: str) -> Path:
 def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
     facts, folder = read_json(recipe.work / "backbone.json", stage="table"), recipe.work / "tables" / task
     now = {"model": facts["fingerprint"], "instruction": recipe.tasks[task]}
-    made, stage = check_made(folder / "plan.json", now, "table"), "table"
+    before, stage = check_made(folder / "plan.json", now, "table"), "table"
     if recipe.refine is not None:
         folder, stage, now = refined_folder(recipe, task), "refine", {"settings": fit_settings(recipe.refine)}
-        made = check_made(folder / "plan.json", now, stage)
+        before = check_made(folder / "plan.json", now, stage)
     elif recipe.distil is not None:
         now = {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
     elif task in recipe.tables and not recipe.encoder:
         now = {"file": file_sha256(recipe.tables[task])}
-    check_same(folder, made, now | ({"documents": store.documents} if "documents" in made else {}), stage)
+    check_same(folder, before, now | ({"documents": store.documents} if "documents" in before else {}), stage)
     if not (file := folder / "table.npy").is_file():
         raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever build --from {stage}` with this recipe.")
     return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))

@@ -46,8 +46,8 @@ class Digests:
         if not len(self._sorted):
             return np.full(len(digests), -1, np.int64)
         wanted = _void(digests)
-        found = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
-        return np.where(self._sorted[found] == wanted, self._order[found], -1)
+        index = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+        return np.where(self._sorted[index] == wanted, self._order[index], -1)
 
 
 def _void(digests: UInt8Array) -> npt.NDArray[np.void]:

@@ -54,25 +54,25 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, shar
 
     Raises ResumeError when `work` was begun with another model or setting.
     """
-    given, store = encoders.given, TextStore.begin(work, _plan(encoders))
-    texts = corpus.digests if given is None else given.digests(corpus.digests)
+    vectors, store = encoders.vectors, TextStore.begin(work, _plan(encoders))
+    texts = corpus.digests if vectors is None else vectors.digests(corpus.digests)
     documents = {name: corpus.facts[name] for name in ("corpus_sha256", "limit", "skip_bad")}
-    documents["vectors_sha256"] = None if given is None else given.sha256
+    documents["vectors_sha256"] = None if vectors is None else vectors.sha256
     with ProgressBar("encode", total=len(corpus), unit="documents") as progress:
 
         def encode(rows: Int64Array) -> ModelRows:
             read = [corpus.document(row) for row in rows.tolist()]
             full = [document.full_text for document in read]
-            made = encoders.encode_documents(full)
-            return model_rows([document.id for document in read], made, encoders.are_cut(full))
+            encoded = encoders.encode_documents(full)
+            return model_rows([document.id for document in read], encoded, encoders.are_cut(full))
 
-        own, new = encode_texts(store, texts, encode, progress, shards=shards, alone=encoders.one_by_one)
+        places, new = encode_texts(store, texts, encode, progress, shards=shards, alone=encoders.one_by_one)
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
     removed = 0 if limited or shards is not None else store.others(texts)
     store.record(texts, documents, skipped=corpus.skipped.count)
     if shards is None:
         store.join(keep=limited)
-    return encode_summary(store, own, reused=len(own) - new, encoded=new, removed=removed)
+    return encode_summary(store, places, reused=len(places) - new, encoded=new, removed=removed)
 
 
 def encode_texts(
@@ -92,34 +92,34 @@ def encode_texts(
     """
     size = store.plan["shard_size"]
     of = np.arange(len(texts)) // size
-    own = np.isin(of, np.unique(of)[shards or slice(None)])
-    wanted = np.flatnonzero(own & ~store.has(texts))
+    in_shards = np.isin(of, np.unique(of)[shards or slice(None)])
+    wanted = np.flatnonzero(in_shards & ~store.has(texts))
     distinct = wanted[first_rows(texts[wanted])]
     progress.skip(len(texts) - len(distinct))
     step = _PIECE if alone else size
     for shard in np.split(distinct, np.flatnonzero(np.diff(distinct // size)) + 1):
-        first, made, began = 0, list[ModelRows](), perf_counter()
+        first, encoded, began = 0, list[ModelRows](), perf_counter()
         try:
             for start in range(0, len(shard), step):
                 rows = shard[start : start + step]
-                made.append(encode(rows))
+                encoded.append(encode(rows))
                 progress.advance(len(rows))
                 if perf_counter() - began >= _FILE_S:
-                    store.add(texts[shard[first : start + step]], ModelRows.joined(made))
-                    first, made, began = start + step, [], perf_counter()
+                    store.add(texts[shard[first : start + step]], ModelRows.joined(encoded))
+                    first, encoded, began = start + step, [], perf_counter()
         finally:  # of a shard, or of a run that is stopped
-            if made:
-                store.add(texts[shard[first:][: sum(map(len, made))]], ModelRows.joined(made))
-    return np.flatnonzero(own), len(wanted)
+            if encoded:
+                store.add(texts[shard[first:][: sum(map(len, encoded))]], ModelRows.joined(encoded))
+    return np.flatnonzero(in_shards), len(wanted)
 
 
-def model_rows(ids: Sequence[str], made: Encoded, cut: Sequence[bool]) -> ModelRows:
+def model_rows(ids: Sequence[str], encoded: Encoded, cut: Sequence[bool]) -> ModelRows:
     """Return the rows of encoded documents, vectors as float16. Raises ModelError for a vector that is not finite."""
-    dense = made.dense.astype(np.float16)
+    dense = encoded.dense.astype(np.float16)
     if not np.isfinite(dense).all():
         bad = ids[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
         raise ModelError(f'Document "{bad}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
-    return ModelRows(dense, ImpactRows.of(made.sparse or [_NO_TERMS] * len(ids)), np.array(cut, np.bool_))
+    return ModelRows(dense, ImpactRows.of(encoded.sparse or [_NO_TERMS] * len(ids)), np.array(cut, np.bool_))
 
 
 def _plan(encoders: Encoders) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _plan(encoders: Encoders) -> dict[str, Any]:
         "software": software(),
         "quantization": QUANTIZATION,
         "impacts": encoders.impacts,
-        "given_vectors": encoders.given is not None,
+        "given_vectors": encoders.vectors is not None,
         "dimension": encoders.dense.hidden_size,
         **encoders.settings.model_dump(include={"max_length", "top_k", "shard_size", "batch_tokens"}),
     }

@@ -30,12 +30,12 @@ __all__ = ["Encoders", "load_encoder", "load_encoders", "load_sparse_encoder", "
 class Encoders:
     """The encoders of a recipe: `dense` for the dense leg, and `sparse` for the sparse one, None where
     `dense` gives the impacts as well or they are BM25. `settings` are those of the model that makes the terms, with the
-    kind of impacts. `given` has the documents' vectors in place of `dense`, where a file has them."""
+    kind of impacts. `vectors` has the documents' vectors in place of `dense`, where a file has them."""
 
     dense: Encoder
     sparse: "SparseModel | LanguageModel | None"
     settings: EncodeRecipe
-    given: GivenVectors | None = None
+    vectors: GivenVectors | None = None
 
     @property
     def models(self) -> "list[Encoder | SparseModel]":
@@ -79,15 +79,15 @@ class Encoders:
     @property
     def one_by_one(self) -> bool:
         """True if one of the models that read documents reads each by itself."""
-        reading = [model for model in self.models if self.given is None or model is not self.dense]
+        reading = [model for model in self.models if self.vectors is None or model is not self.dense]
         return self.settings.batch_tokens is None and any(model.one_by_one for model in reading)
 
     def encode_documents(self, texts: Sequence[str]) -> Encoded:
         """Dense vectors, and impacts unless they are BM25. Raises ModelError."""
-        made = (self.given or self.dense).encode_documents(texts)
+        encoded = (self.vectors or self.dense).encode_documents(texts)
         if self.sparse is None:
-            return made
-        return replace(made, sparse=None if self.impacts == "bm25" else self.sparse.encode_impacts(texts))
+            return encoded
+        return replace(encoded, sparse=None if self.impacts == "bm25" else self.sparse.encode_impacts(texts))
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:
         """True if each document is longer than one of the models reads."""

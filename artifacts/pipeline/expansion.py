@@ -62,8 +62,8 @@ def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer,
                 rows[number] += forms[form] * table[ids].sum(axis=0)
                 counts[number] += forms[form]
     for start in range(0, size, _AT_ONCE):  # a row that no form gives takes no memory while it is not written
-        found = start + np.flatnonzero(counts[start : start + _AT_ONCE])
-        rows[found] /= counts[found, None].astype(np.float32)
+        numbers = start + np.flatnonzero(counts[start : start + _AT_ONCE])
+        rows[numbers] /= counts[numbers, None].astype(np.float32)
     return rows
 
 
@@ -90,9 +90,9 @@ class Expansion:
     ) -> Self:
         """Measure u on a sample of the documents: their vectors (m, D) float32 of length 1, and BM25 impacts."""
         z = [rows[terms] @ (vector - mean) for vector, (terms, _) in zip(vectors, sparse, strict=True)]
-        own = sparse.impacts
-        spread = float(np.sqrt(np.mean(np.concatenate(z).astype(np.float64) ** 2))) if len(own) else 0.0
-        return cls._with(settings, rows, bm25, mean, float(own.mean()) / spread if spread else 0.0)
+        impacts = sparse.impacts
+        spread = float(np.sqrt(np.mean(np.concatenate(z).astype(np.float64) ** 2))) if len(impacts) else 0.0
+        return cls._with(settings, rows, bm25, mean, float(impacts.mean()) / spread if spread else 0.0)
 
     @classmethod
     def _with(
@@ -127,14 +127,14 @@ class Expansion:
 
     def _row(self, moved: Float32Array, words: Int32Array, z: Float32Array, sparse: ImpactRow) -> ImpactRow:
         """Expand one document, with the `words` of highest `z`, highest first."""
-        own, impacts = sparse
-        known = own < len(self.rows)
-        own_z = np.zeros(len(own))
-        own_z[known] = self.rows[own[known]] @ moved
-        others = np.append(own, -1)[np.searchsorted(own, words)] != words
+        numbers, impacts = sparse
+        known = numbers < len(self.rows)
+        own_z = np.zeros(len(numbers))
+        own_z[known] = self.rows[numbers[known]] @ moved
+        others = np.append(numbers, -1)[np.searchsorted(numbers, words)] != words
         added = np.flatnonzero(others & (z > 0))[: self.settings.terms]
         factor = self.settings.weight * self.unit
-        terms = np.concatenate([own, words[added]])
+        terms = np.concatenate([numbers, words[added]])
         sums = np.concatenate([np.maximum(impacts + factor * own_z, 1), factor * z[added]])
         order = np.argsort(terms, kind="stable")
         return impact_row(terms[order], np.round(np.minimum(sums[order], _MAX_EXPANDED)))

@@ -51,14 +51,14 @@ def export_sentence_transformer(
             Normalize(),
         ]
     default = "query" if model is None else "document"
-    made = SentenceTransformer(
+    exported = SentenceTransformer(
         modules=[Router(routes, default_route=default)], prompts=prompts, similarity_fn_name="cosine", device="cpu"
     )
     with (
         new_folder(target, overwrite=overwrite, marker=MODULES_FILE) as folder,
         loading(f"{target}: the model can't be saved"),
     ):
-        made.save(str(folder), create_model_card=False)
+        exported.save(str(folder), create_model_card=False)
     return warnings
 
 
@@ -81,10 +81,10 @@ def _encoder(bundle: Bundle, model: str) -> BiEncoder:
             remedy="Leave --model out, which exports the queries alone.",
         )
     encoder = load_biencoder(model, dtype="float32", device="cpu", lowercase=bundle.manifest.tokenizer.lowercase)
-    found, expected = encoder.hidden_size, bundle.manifest.model.hidden_size
-    if found != expected:
+    size, expected = encoder.hidden_size, bundle.manifest.model.hidden_size
+    if size != expected:
         raise ModelError(
-            f"--model: {model} gives vectors of {found} values, the encoder of the bundle's documents of {expected}.",
+            f"--model: {model} gives vectors of {size} values, the encoder of the bundle's documents of {expected}.",
             remedy=f"Give the model that read the documents, {bundle.manifest.model.name}.",
         )
     return encoder

@@ -110,10 +110,10 @@ def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[st
 
 def corpus_sentences(documents: Iterable[Document], limit: int | None, seed: int) -> list[str]:
     """Titles and sentences of a corpus, each once, in its order: at most `limit` (None: all), drawn by `seed`."""
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for document in documents:
-        found |= dict.fromkeys(sentences_of(document.title, document.text))
-    return draw(list(found), limit, (seed,))
+        sentences |= dict.fromkeys(sentences_of(document.title, document.text))
+    return draw(list(sentences), limit, (seed,))
 
 
 def teacher_vectors(
@@ -148,11 +148,11 @@ def teacher_vectors(
         def encode(rows: Int64Array) -> ModelRows:
             new = [texts[row] for row in rows.tolist()]
             if instruction is None:
-                made = [encoder.encode_documents(new)]
+                batches = [encoder.encode_documents(new)]
             else:
                 parts = (new[start : start + step] for start in range(0, len(new), step))
-                made = [encoder.encode_queries(part, instruction) for part in parts]
-            dense = np.concatenate([one.dense for one in made])
+                batches = [encoder.encode_queries(part, instruction) for part in parts]
+            dense = np.concatenate([batch.dense for batch in batches])
             return model_rows(new, Encoded(dense), [False] * len(new))
 
         encode_texts(store, digests, encode, progress, alone=apart)
@@ -163,11 +163,11 @@ def teacher_vectors(
 
 def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus, rows: Int64Array, longest: int | None) -> list[Int32Array]:
     """The known token ids (n,) among the first `longest` of documents."""
-    found: list[Int32Array] = []
+    tokens: list[Int32Array] = []
     for start in range(0, len(rows), _PART):
         texts = [corpus.document(row).full_text for row in rows[start : start + _PART].tolist()]
-        found += (tokenizer.known(ids[:longest]) for ids in tokenizer.encode_batch(texts))
-    return found
+        tokens += (tokenizer.known(ids[:longest]) for ids in tokenizer.encode_batch(texts))
+    return tokens
 
 
 def draw(texts: list[Text], limit: int | None, seed: tuple[int, ...]) -> list[Text]:

@@ -71,12 +71,12 @@ class GivenVectors:
     def digests(self, texts: UInt8Array) -> UInt8Array:
         """Digests (N, 16) of texts together with their vectors, of the texts' own digests: another vector of a text
         counts as another text."""
-        found = bytearray()
+        digests = bytearray()
         for start in range(0, len(texts), _CHUNK):
             part = texts[start : start + _CHUNK]
             for text, vector in zip(part, _unit(self.vectors[self.texts.find(part)]).astype(np.float16), strict=True):
-                found += blake2b(text.tobytes() + vector.tobytes(), digest_size=part.shape[1]).digest()
-        return np.frombuffer(bytes(found), np.uint8).reshape(texts.shape)
+                digests += blake2b(text.tobytes() + vector.tobytes(), digest_size=part.shape[1]).digest()
+        return np.frombuffer(bytes(digests), np.uint8).reshape(texts.shape)
 
 
 def _unit(vectors: FloatArray) -> Float32Array:
@@ -91,9 +91,9 @@ def _compare(vectors: FloatArray, encoder: Encoder, corpus: EncodedCorpus) -> st
     drawn = np.random.default_rng(0).choice(last + 1, size=min(_PROBES, last + 1), replace=False)
     rows = np.unique([0, last, *drawn])
     documents = [corpus.document(row) for row in rows.tolist()]
-    given = _unit(vectors[rows])
-    made = encoder.encode_documents([document.full_text for document in documents]).dense
-    cosines = (given * made).sum(axis=1)
+    read = _unit(vectors[rows])
+    encoded = encoder.encode_documents([document.full_text for document in documents]).dense
+    cosines = (read * encoded).sum(axis=1)
     bad = np.flatnonzero(cosines < _MIN_COSINE)
     if not len(bad):
         return ""

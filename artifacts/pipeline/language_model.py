@@ -70,8 +70,8 @@ class _MaxPooledHead(torch.autograd.Function):
                 if not keep:  # a maximum without its place is many times faster
                     best[row] = torch.maximum(best[row], (part @ head.T).amax(dim=0))
                     continue
-                value, place = (head @ part.T).max(dim=1)  # (V,), (V,)
-                winner[row] = torch.where(value > best[row], (place + start).to(torch.int32), winner[row])
+                value, position = (head @ part.T).max(dim=1)  # (V,), (V,)
+                winner[row] = torch.where(value > best[row], (position + start).to(torch.int32), winner[row])
                 best[row] = torch.maximum(best[row], value)
         ctx.spans = spans
         ctx.save_for_backward(hidden, head, winner)
@@ -115,8 +115,8 @@ def quantise_top_k(weights: torch.Tensor, top_k: int | None, quantization: int) 
         kept &= above | (level & (level.cumsum(dim=1) <= top_k - above.sum(dim=1, keepdim=True)))
     places, terms = kept.nonzero(as_tuple=True)  # row by row, ascending
     ends = kept.sum(dim=1).cumsum(dim=0)[:-1].tolist()
-    found = impacts[places, terms].cpu().numpy().astype(np.uint16)
-    return list(zip(np.split(terms.cpu().numpy().astype(np.int32), ends), np.split(found, ends), strict=True))
+    values = impacts[places, terms].cpu().numpy().astype(np.uint16)
+    return list(zip(np.split(terms.cpu().numpy().astype(np.int32), ends), np.split(values, ends), strict=True))
 
 
 _BATCH = 64

@@ -45,11 +45,11 @@ class LaterDocuments:
             store = TextStore(recipe.work / "encode")
             leg = sparse_leg(recipe, store)
             info = sparse_info(recipe, store, leg)
-            made = {name: getattr(manifest.sparse, name) for name in _OF_IMPACTS}
+            before = {name: getattr(manifest.sparse, name) for name in _OF_IMPACTS}
             now = {name: getattr(info, name) for name in _OF_IMPACTS}
-            made["models"] = [model.sha256 for model in (manifest.model, manifest.sparse.model) if model is not None]
+            before["models"] = [model.sha256 for model in (manifest.model, manifest.sparse.model) if model is not None]
             now["models"] = [model.fingerprint for model in encoders.models]
-            check_same(recipe.output, made, now, "table")
+            check_same(recipe.output, before, now, "table")
             terms = None
             if leg.counts:
                 documents = manifest.documents if manifest.live is None else None
@@ -67,8 +67,8 @@ class LaterDocuments:
         if self.terms is not None:
             batch = self.terms.joined(batch, self.terms.bm25.impacts(texts), vectors)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
-        given: list[Float32Array | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
-        return [Encoded(given[row], self._impacts(kept, row), bool(rows.cut[row])) for row in range(len(ids))]
+        dense: list[Float32Array | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
+        return [Encoded(dense[row], self._impacts(kept, row), bool(rows.cut[row])) for row in range(len(ids))]
 
     def _impacts(self, batch: EncodedBatch, row: int) -> dict[str, int]:
         part = slice(batch.indptr[row], batch.indptr[row + 1])

@@ -55,9 +55,9 @@ def log_likelihoods(
     device = packed.hidden.device
     # The state at a position predicts the token behind it: `<eos>` the first one of q.
     places = [
-        place
+        position
         for (begin, _), end, query in zip(packed.spans, ends, queries, strict=True)
-        for place in range(begin + end, begin + end + len(query))
+        for position in range(begin + end, begin + end + len(query))
     ]
     wanted = torch.tensor([token for query in queries for token in query], device=device)
     logits = packed.hidden[torch.tensor(places, device=device)] @ backbone.head.T

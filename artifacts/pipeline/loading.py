@@ -52,7 +52,7 @@ def loading(message: str, *sources: str | Path, remedy: str = "Fetch or save the
         if isinstance(error, LightRetrieverError) or not is_of_library(error):
             raise
         reason = " ".join(f"{error}".split())[:_LONGEST] or "no reason given"
-        damaged = next((found for source in sources for found in _damaged(Path(source))), None)
+        damaged = next((fault for source in sources for fault in _damaged(Path(source))), None)
         if damaged is not None:
             raise ModelError(f"{message}: {damaged}", remedy="Fetch or save it again.") from error
         if "trust_remote_code" in reason:
@@ -126,10 +126,10 @@ def module_folders(folder: Path) -> list[Path]:
     """The folder of a sentence-transformers model and those of its modules (pooling, dense layers, routes, …)."""
     listed = folder / MODULES_FILE
     modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
-    found = [folder, *(folder / module["path"] for module in modules)]
-    for routed in [one / _ROUTES for one in found if (one / _ROUTES).is_file()]:
-        found += [routed.parent / name for name in json.loads(routed.read_text(encoding="utf-8"))["types"]]
-    return list(dict.fromkeys(found))
+    folders = [folder, *(folder / module["path"] for module in modules)]
+    for routed in [path / _ROUTES for path in folders if (path / _ROUTES).is_file()]:
+        folders += [routed.parent / name for name in json.loads(routed.read_text(encoding="utf-8"))["types"]]
+    return list(dict.fromkeys(folders))
 
 
 def _damaged(source: Path) -> Iterator[str]:
@@ -165,12 +165,12 @@ _TABLES: Final = ("position_embeddings", "embed_positions", "wpe")
 
 def positions(model: torch.nn.Module) -> int | None:
     """How many tokens the tables of positions of a transformer have rows for; None if it has no such table."""
-    found = [
+    sizes = [
         table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
         for name, table in model.named_modules()
         if isinstance(table, torch.nn.Embedding) and name.rpartition(".")[2] in _TABLES
     ]
-    return min(found, default=None)
+    return min(sizes, default=None)
 
 
 def cut_at_longest(path: str, *modules: Any) -> None:

@@ -47,12 +47,12 @@ def encode_on_ray(recipe: Recipe, address: str) -> Summary:
         with work_lock(recipe.work, shared=True), ProgressBar("encode", total=count, unit="parts") as progress:
             encoded_corpus(recipe, shared=True)  # else every task would read it
             task = ray.remote(_encode).options(name="encode", max_retries=_RETRIES, **options)
-            made = []
+            summaries = []
             for summary in _results([task.remote(recipe, slice(number, None, count)) for number in range(count)]):
-                made.append(summary)
+                summaries.append(summary)
                 progress.advance(1)
     with work_lock(recipe.work):  # removes what lost tasks left half written
-        return _whole(recipe, made)
+        return _whole(recipe, summaries)
 
 
 def _encode(recipe: Recipe, shards: slice) -> Summary | LightRetrieverError:
@@ -139,7 +139,7 @@ def _results(tasks: Sequence[Any]) -> Iterator[Summary]:
         yield result
 
 
-def _whole(recipe: Recipe, made: Sequence[Summary]) -> Summary:
+def _whole(recipe: Recipe, summaries: Sequence[Summary]) -> Summary:
     """The parts as the result of one process."""
     store = TextStore(recipe.work / "encode")
     limited = store.documents["limit"] is not None
@@ -148,7 +148,7 @@ def _whole(recipe: Recipe, made: Sequence[Summary]) -> Summary:
     return encode_summary(
         store,
         np.arange(len(store.texts)),
-        reused=sum(summary.facts["reused"] for summary in made),
-        encoded=sum(summary.facts["encoded"] for summary in made),
+        reused=sum(summary.facts["reused"] for summary in summaries),
+        encoded=sum(summary.facts["encoded"] for summary in summaries),
         removed=removed,
     )

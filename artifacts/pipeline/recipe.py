@@ -354,23 +354,23 @@ class Recipe(Places):
         if self.encoder and (path.endswith(".gguf") or (_is_causal(path) and not is_of_sentence_transformers(path))):
             raise ValueError(f"kind is encoder, but model.path is {path}, a language model")
         unused = {"model": {"adapter", "bos_token", "eos_token", "idf"}, "encode": {"max_length", "batch_tokens"}}
-        given = [
+        settings = [
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
         ]
-        given += ["refine"] if self.refine else []
+        settings += ["refine"] if self.refine else []
         if self.distil is not None and not self.encoder:
             raise ValueError(f"distil fits the table of an encoder, and kind is {self.kind}: `refine` is for its table")
         if self.sparse is not None:  # a language model may read the documents, too
-            given = [key for key in given if not key.startswith("encode.")]
+            settings = [key for key in settings if not key.startswith("encode.")]
         if self.encoder and self.sparse is None and self.encode.impacts not in (None, "bm25"):
-            given += ["encode.impacts"]
+            settings += ["encode.impacts"]
         if self.expand and "expand" in self.model_fields_set and self.index.vocabulary == "tokens":
             raise ValueError("expand adds words, and index.vocabulary is tokens")
         of_encoder = self.encoder and self.sparse is None
         if self.index.positions and (self.index.vocabulary or ("words" if of_encoder else "tokens")) == "tokens":
             raise ValueError("index.positions are those of words: set index.vocabulary to words")
-        if self.encoder and given:
-            raise ValueError(f"{', '.join(sorted(given))} can't be set for an encoder")
+        if self.encoder and settings:
+            raise ValueError(f"{', '.join(sorted(settings))} can't be set for an encoder")
         return self
 
     @model_validator(mode="after")
@@ -391,8 +391,8 @@ def is_of_sentence_transformers(path: str) -> bool:
 
 def name_of(path: str) -> str:
     """The name of a file or folder, of "." and ".." that of the folder which they stand for."""
-    place = Path(_at_home(path))
-    return place.name if place.name not in ("", "..") else place.resolve().name
+    folder = Path(_at_home(path))
+    return folder.name if folder.name not in ("", "..") else folder.resolve().name
 
 
 def _is_causal(path: str) -> bool:

@@ -56,13 +56,13 @@ class TermNumbers:
 
     def of(self, terms: Iterable[str]) -> Int32Array:
         """The numbers (n,) of terms; new terms get new ones."""
-        found = []
+        numbers = []
         for term in terms:
             number = self._numbers.setdefault(term, len(self.names))
             if number == len(self.names):
                 self.names.append(term)
-            found.append(number)
-        return np.array(found, np.int32)
+            numbers.append(number)
+        return np.array(numbers, np.int32)
 
     def find(self, term: str) -> int | None:
         """The number of a term; None for one that has not come."""
@@ -91,9 +91,9 @@ class TermCounts:
         each text, and how often it has them, counts (nnz,)."""
         at, size = self.terms.at[start : stop + 1], max(1, len(self.names))
         rows = np.repeat(np.arange(stop - start), np.diff(at))
-        found, counts = np.unique(rows * size + self.terms.values[at[0] : at[-1]], return_counts=True)
-        indptr = np.searchsorted(found, np.arange(stop - start + 1) * size)
-        return indptr.astype(np.int64), (found % size).astype(np.int32), counts.astype(np.int32)
+        pairs, counts = np.unique(rows * size + self.terms.values[at[0] : at[-1]], return_counts=True)
+        indptr = np.searchsorted(pairs, np.arange(stop - start + 1) * size)
+        return indptr.astype(np.int64), (pairs % size).astype(np.int32), counts.astype(np.int32)
 
     def parts(self, size: int = 65_536) -> Iterator[tuple[int, int]]:
         """The texts in parts: first, and one after the last."""

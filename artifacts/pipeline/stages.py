@@ -165,10 +165,10 @@ def run_encode(recipe: Recipe, encoders: Encoders, shards: slice | None = None) 
     the place of the encoder's; a warning on stderr says that some differ. Raises RecipeError when they don't fit."""
     corpus = encoded_corpus(recipe, shared=shards is not None)
     if recipe.distil is not None and recipe.distil.vectors is not None:
-        given = GivenVectors.open(recipe.distil.vectors, encoders.dense, corpus)
-        if given.doubt:
-            _warn(given.doubt)
-        encoders = replace(encoders, given=given)
+        vectors = GivenVectors.open(recipe.distil.vectors, encoders.dense, corpus)
+        if vectors.doubt:
+            _warn(vectors.doubt)
+        encoders = replace(encoders, vectors=vectors)
     return encode_corpus(encoders, corpus, recipe.work / "encode", shards=shards)
 
 
@@ -240,13 +240,13 @@ def run_refine(recipe: Recipe) -> Summary:
 def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path]) -> Summary:
     """The tables of an encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
     encoder, model = encoders.dense, encoders.fingerprint
-    found = {task: table for task in folders if (table := _general_table(recipe, encoder, task)) is not None}
-    rows = {task: table.rows() for task, table in found.items()}
+    tables = {task: table for task in folders if (table := _general_table(recipe, encoder, task)) is not None}
+    rows = {task: table.rows() for task, table in tables.items()}
     plans: dict[str, dict[str, Any]] = {
         task: {"model": model, "instruction": text} for task, text in recipe.tasks.items()
     }
-    if recipe.distil is None and found.keys() == folders.keys():
-        plans = {task: {**plan, "general": found[task].sha256} for task, plan in plans.items()}
+    if recipe.distil is None and tables.keys() == folders.keys():
+        plans = {task: {**plan, "general": tables[task].sha256} for task, plan in plans.items()}
         return _make(recipe, "table", folders, plans, rows.__getitem__)
     distil = recipe.distil or DistilTableRecipe()
     fitted = {
@@ -314,12 +314,12 @@ def _make(
         check_plan(folder / "plan.json", plans[task], renewed=_FITTED_BY, renew=renew)
     for task, file in files.items():
         if not file.is_file():
-            made = make(task)
-            if isinstance(made, FittedTable):
-                record = {"agreement": made.facts, "epochs": [vars(epoch) for epoch in made.epochs]}
+            rows = make(task)
+            if isinstance(rows, FittedTable):
+                record = {"agreement": rows.facts, "epochs": [vars(epoch) for epoch in rows.epochs]}
                 write_atomically(file.with_name("training.json"), json.dumps(record, indent=1).encode() + b"\n")
-                made = made.rows
-            write_array(file, made)
+                rows = rows.rows
+            write_array(file, rows)
         for leftover in folders[task].glob("part-*.npy*"):
             leftover.unlink()
     return _summary(recipe, stage, files)

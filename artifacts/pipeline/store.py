@@ -81,8 +81,8 @@ class TextStore:
 
     def has(self, texts: UInt8Array) -> BoolArray:
         """True if each text with these digests (n, 16) is here."""
-        found: BoolArray = self._index.find(texts) >= 0
-        return found
+        present: BoolArray = self._index.find(texts) >= 0
+        return present
 
     def add(self, texts: UInt8Array, rows: ModelRows) -> None:
         """Add texts, given by their digests (n, 16). Raises DiskError."""
@@ -121,8 +121,8 @@ class TextStore:
         """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out."""
         name = f"texts-{digest_of(texts)}"
         write_array(self.path / f"{name}.npy", texts)
-        made = {"documents": documents, "texts": name, "skipped": skipped}
-        write_atomically(self.path / _FACTS, json.dumps(made, indent=1).encode() + b"\n")
+        facts = {"documents": documents, "texts": name, "skipped": skipped}
+        write_atomically(self.path / _FACTS, json.dumps(facts, indent=1).encode() + b"\n")
         self._forget("texts")
 
     def join(self, *, keep: bool = False) -> None:
@@ -137,8 +137,8 @@ class TextStore:
 
     def _known(self, texts: UInt8Array) -> UInt8Array:
         """These texts and all others that are here, each once."""
-        known = np.concatenate([texts, *(column(source, "texts") for source in self._sources)])
-        return known[first_rows(known)]
+        digests = np.concatenate([texts, *(column(source, "texts") for source in self._sources)])
+        return digests[first_rows(digests)]
 
     @cached_property
     def _whole(self) -> tuple[ModelRows, Int64Array]:
@@ -183,13 +183,13 @@ class TextStore:
 
     def _parts(self, texts: UInt8Array) -> Iterator[tuple[Path, Int64Array, Int64Array]]:
         """Where texts (n, 16) are: a source, which of the texts it has, and their rows in it; some at a time."""
-        found = self._index.find(texts)
-        order = np.argsort(found, kind="stable")
-        bounds = np.searchsorted(found[order], self._ends)
+        rows = self._index.find(texts)
+        order = np.argsort(rows, kind="stable")
+        bounds = np.searchsorted(rows[order], self._ends)
         for number, source in enumerate(self._sources):
             for start in range(bounds[number], bounds[number + 1], _BATCH):
                 places = order[start : min(start + _BATCH, bounds[number + 1])]
-                yield source, places, found[places] - self._ends[number]
+                yield source, places, rows[places] - self._ends[number]
 
     def _forget(self, *names: str) -> None:
         for name in ("_sources", "_ends", "_index", "_whole", *names):

@@ -94,26 +94,26 @@ class TermImpacts:
         corpus' documents, None where it is not known. Raises ResumeError where the work directory was used for another
         corpus, table or sparse leg since."""
         kept = read_json(work / _BM25)
-        made = kept.get("by", {})  # earlier versions did not say
-        now = _counted_by(leg, corpus_sha256, made.get("documents") if documents is None else documents)
-        check_same(work / _BM25, made, now, "index")
+        before = kept.get("by", {})  # earlier versions did not say
+        now = _counted_by(leg, corpus_sha256, before.get("documents") if documents is None else documents)
+        check_same(work / _BM25, before, now, "index")
         bm25 = Bm25Encoder.again(kept["counted"], leg.vocabulary)
         if leg.expand is None:
             return cls(bm25, None)
         rows = read_array(work / _WORD_ROWS)
         return cls(bm25, Expansion.again(leg.expand[0], rows, bm25, kept["expansion"]))
 
-    def joined(self, batch: EncodedBatch, found: ImpactRows, dense: Float32Array) -> EncodedBatch:
-        """A batch with the terms and impacts of its n documents, of which `bm25` has `found` these, and which have the
+    def joined(self, batch: EncodedBatch, rows: ImpactRows, dense: Float32Array) -> EncodedBatch:
+        """A batch with the terms and impacts of its n documents, of which `bm25` found these `rows`, and which have the
         vectors `dense` (n, D) of length 1."""
         names, tokens = self.bm25.numbers.names, self.bm25.vocabulary.kind == "tokens"
         if tokens:
-            found = _by_id(names, found)
+            rows = _by_id(names, rows)
         elif self.expansion is not None:
-            found = self.expansion.impacts(dense[:, : self.expansion.dimension], found)
-        terms = found.terms
+            rows = self.expansion.impacts(dense[:, : self.expansion.dimension], rows)
+        terms = rows.terms
         return replace(
-            batch, indptr=terms.at, terms=terms.values, impacts=found.impacts, names=None if tokens else names
+            batch, indptr=terms.at, terms=terms.values, impacts=rows.impacts, names=None if tokens else names
         )
 
 

@@ -75,9 +75,9 @@ def load_causal_lm(
             from accelerate import init_empty_weights  # slow to import
 
             with init_empty_weights(include_buffers=False):
-                made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
-            made.tie_weights()
-            return made
+                blank: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+            blank.tie_weights()
+            return blank
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options
         )
