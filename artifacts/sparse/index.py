@@ -78,24 +78,29 @@ class ImpactIndex(LuceneIndex):
         self._impacts = java_class("lightretriever.ImpactSearch")
 
     def search(
-        self, terms: Sequence[str], weights: FloatArray, k: int, among: DocumentSet | None = None, seconds: float = inf
+        self,
+        terms: Sequence[str],
+        weights: FloatArray,
+        k: int,
+        allowed: DocumentSet | None = None,
+        seconds: float = inf,
     ) -> tuple[Int64Array, Float32Array]:
-        """The exact best `k` documents, of those `among`, that score above 0.
+        """The exact best `k` documents, of those `allowed`, that score above 0.
 
         `terms` (t,) are those of the bundle's vocabulary, `weights` (t,) their weights, finite and not negative; a
         term that comes twice weighs the sum, and weight 0 is as if the term were not there. Returns ordinals (m,) int64
         and scores (m,) float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad
         arguments, and TimeoutError where the search takes longer than `seconds`.
         """
-        found = self.find((terms, weights), k, _NO_ORDINALS, among, seconds)
-        return found.ordinals, found.scores
+        hits = self.find((terms, weights), k, _NO_ORDINALS, allowed, seconds)
+        return hits.ordinals, hits.scores
 
     def find(
         self,
         query: tuple[Sequence[str], FloatArray] | str,
         k: int,
         others: Int64Array,
-        among: DocumentSet | None = None,
+        allowed: DocumentSet | None = None,
         seconds: float = inf,
         language: Language = "english",
         named: Sequence[Sequence[str]] = (),
@@ -115,7 +120,7 @@ class ImpactIndex(LuceneIndex):
             packed = (*pack_texts(utf8("term", [*names, *chain.from_iterable(named)])), pack_floats(values))
         nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
         ordinals = pack_ints(np.sort(others))
-        arguments = (ordinals, min(k, max(1, self.count)), self._handle_of(among), nanoseconds)
+        arguments = (ordinals, min(k, max(1, self.count)), self._handle_of(allowed), nanoseconds)
         parts = unpack_texts(
             from_java(java_call(self._impacts.find, self.handle, analyzer, *packed, *arguments)), _PARTS
         )
@@ -124,8 +129,8 @@ class ImpactIndex(LuceneIndex):
             values = np.frombuffer(parts[1], "<f4")
         documents = np.frombuffer(parts[3], "<i4").astype(np.int64)
         impacts = np.frombuffer(parts[4], "<i4").reshape(documents.size, len(names))
-        found = np.frombuffer(parts[5], "<i4").astype(np.int64)
-        return FoundImpacts(names, values, *unpack_hits(parts[2]), documents, impacts, found)
+        named_ordinals = np.frombuffer(parts[5], "<i4").astype(np.int64)
+        return FoundImpacts(names, values, *unpack_hits(parts[2]), documents, impacts, named_ordinals)
 
     def scores(self, terms: Sequence[str], weights: FloatArray, ordinals: IntegerArray) -> Float32Array:
         """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
@@ -163,8 +168,8 @@ class ImpactIndex(LuceneIndex):
         rows, terms, impacts = np.frombuffer(numbers, dtype="<i4").reshape(-1, 3).T
         order = np.lexsort((terms, rows))
         bounds = np.searchsorted(rows[order], np.arange(end - first + 1)).tolist()
-        known, values = [spelt[term] for term in terms[order].tolist()], impacts[order].tolist()
-        return [dict(zip(known[start:stop], values[start:stop], strict=True)) for start, stop in pairwise(bounds)]
+        keys, values = [spelt[term] for term in terms[order].tolist()], impacts[order].tolist()
+        return [dict(zip(keys[start:stop], values[start:stop], strict=True)) for start, stop in pairwise(bounds)]
 
     def where(self, condition: Sequence[str]) -> DocumentSet:
         """The documents that a condition holds for: texts as Java's DocumentFilter reads them."""
@@ -176,31 +181,33 @@ class ImpactIndex(LuceneIndex):
             return self.chosen(bits & self.alive.bits)
         return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
 
-    def totals(self, chosen: Sequence[DocumentSet | None], among: DocumentSet | None = None) -> list[int]:
-        """The number of documents in each set, of those `among`; None: all documents."""
-        sets = [self.alive if one is None else one for one in chosen]
-        if among is None:
-            return [self.count if one is None else one.count for one in sets]
-        return [among.count if part is None else int(np.bitwise_count(part.bits & among.bits).sum()) for part in sets]
+    def totals(self, chosen: Sequence[DocumentSet | None], allowed: DocumentSet | None = None) -> list[int]:
+        """The number of documents in each set, of those `allowed`; None: all documents."""
+        sets = [self.alive if documents is None else documents for documents in chosen]
+        if allowed is None:
+            return [self.count if documents is None else documents.count for documents in sets]
+        return [
+            allowed.count if part is None else int(np.bitwise_count(part.bits & allowed.bits).sum()) for part in sets
+        ]
 
     def listed(
-        self, among: DocumentSet | None, order: Order | None, offset: int, count: int, seconds: float = inf
+        self, allowed: DocumentSet | None, order: Order | None, offset: int, count: int, seconds: float = inf
     ) -> Int64Array:
-        """The documents (m,) from the one at `offset` on, up to `count`, of those `among`, in an order, or in that of
+        """The documents (m,) from the one at `offset` on, up to `count`, of those `allowed`, in an order, or in that of
         writing; ties are by ordinal. Raises ValueError for a negative number, and TimeoutError where an order takes
         longer than `seconds`."""
         if offset < 0 or count < 0:
             raise ValueError(f"offset is {offset} and count {count}; both must be 0 or more.")
-        among = self.alive if among is None else among
+        allowed = self.alive if allowed is None else allowed
         if order is None:
-            if among is None:
+            if allowed is None:
                 return np.arange(min(offset, self.count), min(offset + count, self.count), dtype=np.int64)
-            return np.flatnonzero(np.unpackbits(among.bits, bitorder="little"))[offset : offset + count]
-        arguments = (self._handle_of(among), pack_text("field", f"{order.kind[0]}:{order.field}"))
+            return np.flatnonzero(np.unpackbits(allowed.bits, bitorder="little"))[offset : offset + count]
+        arguments = (self._handle_of(allowed), pack_text("field", f"{order.kind[0]}:{order.field}"))
         page = java_class("lightretriever.Listing").page
         nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
-        found = from_java(java_call(page, self.handle, *arguments, order.descending, offset, count, nanoseconds))
-        return np.frombuffer(found, dtype="<i4").astype(np.int64)
+        content = from_java(java_call(page, self.handle, *arguments, order.descending, offset, count, nanoseconds))
+        return np.frombuffer(content, dtype="<i4").astype(np.int64)
 
     def chosen(self, bits: UInt8Array) -> DocumentSet:
         """The documents whose bits are set, of bits (b,) as a `DocumentSet` of this index has them."""
@@ -214,11 +221,11 @@ class ImpactIndex(LuceneIndex):
         marked[ordinals] = True
         return self.chosen(np.packbits(marked, bitorder="little"))
 
-    def counts(self, field: str, among: DocumentSet | None) -> list[tuple[str, int]]:
-        """The values of a keyword field, each with the number of documents that have it, of those `among`; None: of all
+    def counts(self, field: str, allowed: DocumentSet | None) -> list[tuple[str, int]]:
+        """The values of a keyword field, each with how many documents have it, of those `allowed`; None: of all
         that there are. Most frequent first, ties by value. Raises TooManyValuesError for more than 10,000 values.
         """
-        arguments = (self._handle_of(among), pack_text("field", field), MAX_COUNTED)
+        arguments = (self._handle_of(allowed), pack_text("field", field), MAX_COUNTED)
         counts = java_call(java_class("lightretriever.FieldValues").counts, self.handle, *arguments)
         if counts is None:
             raise TooManyValuesError(field, MAX_COUNTED)
@@ -232,25 +239,25 @@ class ImpactIndex(LuceneIndex):
 
     def ordinal(self, document_id: str) -> int | None:
         """The ordinal of the document with this id, None if there is no such document."""
-        found = super().ordinal(document_id)
-        if found is None or self.alive is None:
-            return found
-        return found if self.alive.bits[found >> 3] >> (found & 7) & 1 else None
+        ordinal = super().ordinal(document_id)
+        if ordinal is None or self.alive is None:
+            return ordinal
+        return ordinal if self.alive.bits[ordinal >> 3] >> (ordinal & 7) & 1 else None
 
     def documents(self, ordinals: IntegerArray) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
         rest = np.argsort(ordinals, kind="stable")  # Lucene reads in ascending order
-        found = [b""] * len(ordinals)
+        texts = [b""] * len(ordinals)
         while len(rest):
             packed = pack_ints(np.asarray(ordinals)[rest])
             parts = unpack_texts(from_java(java_call(self._java.documents, self.handle, packed)), 1 + len(rest))
             read = int.from_bytes(parts[0], "little")
-            for place, text in zip(rest[:read].tolist(), parts[1:], strict=False):
-                found[place] = text
+            for row, text in zip(rest[:read].tolist(), parts[1:], strict=False):
+                texts[row] = text
             rest = rest[read:]
-        return found
+        return texts
 
-    def _handle_of(self, among: DocumentSet | None) -> JavaObject:
+    def _handle_of(self, allowed: DocumentSet | None) -> JavaObject:
         """Java's DocumentFilter of some documents; None where all are found."""
-        among = self.alive if among is None else among
-        return None if among is None else among.handle
+        allowed = self.alive if allowed is None else allowed
+        return None if allowed is None else allowed.handle

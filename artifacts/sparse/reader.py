@@ -55,20 +55,20 @@ class LuceneIndex:
 
     def ids(self) -> list[str]:
         """The ids of all documents, in ordinal order."""
-        found: list[str] = []
+        ids: list[str] = []
         for first in range(0, self.count, _IDS_AT_ONCE):  # all at once would fill Java's heap
             count = min(_IDS_AT_ONCE, self.count - first)
             packed = from_java(java_call(self._java.ids, self.handle, first, count))
-            found += [text.decode() for text in unpack_texts(packed, count)]
-        return found
+            ids += [text.decode() for text in unpack_texts(packed, count)]
+        return ids
 
     def ordinal(self, document_id: str) -> int | None:
         """The ordinal of the document with this id, None if there is no such document."""
         try:
-            (found,) = self.ordinals([document_id]).tolist()
+            (ordinal,) = self.ordinals([document_id]).tolist()
         except ValueError:
             return None  # an id that is no Unicode text can't have been indexed
-        return None if found < 0 else found
+        return None if ordinal < 0 else ordinal
 
     def ordinals(self, ids: Sequence[str]) -> Int32Array:
         """The ordinals of the last documents with these ids, (n,) int32, -1 where there is no such document. Raises

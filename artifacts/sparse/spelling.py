@@ -59,15 +59,15 @@ class Spelling:
             return []
         asked = (word if MIN_WORD <= len(word) <= MAX_WORD else "" for word in words)
         packed = pack_texts(utf8("word", asked))
-        found = from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, *packed))
-        return [text.decode() for text in unpack_texts(found, len(words))]
+        answer = from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, *packed))
+        return [text.decode() for text in unpack_texts(answer, len(words))]
 
     def forms(self, words: Sequence[str]) -> list[list[str]]:
         """For each word, in lower case, the words of the corpus that have the same term."""
-        found = from_java(
+        answer = from_java(
             java_call(self._java.forms, self._index.handle, self._analyzer, *pack_texts(utf8("word", words)))
         )
-        return [text.decode().split() for text in unpack_texts(found, len(words))]
+        return [text.decode().split() for text in unpack_texts(answer, len(words))]
 
     def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
         """The words that begin with a text in lower case, of at least two letters, the text itself included if it is a

@@ -113,10 +113,10 @@ class Vocabulary:
         The place of a word in which the analyzer joins parts, such as cplusplus or wifi, may be empty; it is then where
         the first part ends.
         """
-        found: list[list[Place]] = []
+        all_places: list[list[Place]] = []
         if self.language is None:
             for text in texts:
-                found.append([Place(f"{token}", *span) for token, *span in self._tokens.query_places(text)])
+                all_places.append([Place(f"{token}", *span) for token, *span in self._tokens.query_places(text)])
         else:
             packed = pack_texts(utf8("text", texts))
             java, analyzer = _java(), word_analyzer(self.language)
@@ -128,8 +128,8 @@ class Vocabulary:
                     for row, word in enumerate(read.decode().split())
                     if words is None or word in words
                 ]
-                found.append(places)
-        return [sorted(places, key=lambda place: place[1:]) for places in found]
+                all_places.append(places)
+        return [sorted(places, key=lambda place: place[1:]) for places in all_places]
 
     @property
     def _tokens(self) -> TextTokenizer:
@@ -153,8 +153,8 @@ class Vocabulary:
 def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:
     """Why a text is no term of a vocabulary with so many token ids; None if it may be one."""
     if kind == "tokens":
-        known = _NUMBER.fullmatch(term) and int(term) < tokens
-        return None if known else f"{term!r:.100} is no token id; they are 0 to {tokens - 1}"
+        is_token = _NUMBER.fullmatch(term) and int(term) < tokens
+        return None if is_token else f"{term!r:.100} is no token id; they are 0 to {tokens - 1}"
     if not term or len(term.encode()) > _MAX_BYTES or any(sign.isspace() for sign in term):
         return f"{term!r:.100} is no word: it is empty, has a space, or has more than {_MAX_BYTES:,} bytes"
     return None

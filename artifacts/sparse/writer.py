@@ -48,7 +48,7 @@ class LuceneWriter:
     def _opened(self, analyzer: JavaObject, *, positions: bool) -> JavaObject:
         if self.path.is_dir() and any(self.path.iterdir()):
             raise BundleError(f"{self.path} is not empty.", remedy="Remove it, or write the index elsewhere.")
-        self._made = not self.path.exists()
+        self._new_folder = not self.path.exists()
         return java_call(self._java.open, bytearray(bytes(self.path.absolute())), analyzer, positions, _BUFFER_MB)
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class LuceneWriter:
         for path in self.path.iterdir():
             if path.name.startswith(("_", "segments", "pending_segments", "write.lock")):
                 path.unlink()
-        if self._made and not any(self.path.iterdir()):
+        if self._new_folder and not any(self.path.iterdir()):
             self.path.rmdir()
 
     def __enter__(self) -> Self:
@@ -169,13 +169,13 @@ class ImpactIndexWriter(LuceneWriter):
 
     def _values(self, count: int, records: Sequence[Any]) -> tuple[bytearray, ...]:
         """The values of the declared fields of so many documents: where those of each end, their fields, the values."""
-        found: list[tuple[int, str]] = []
+        values: list[tuple[int, str]] = []
         rows = np.zeros(count, np.int32)
         for row, record in enumerate(records):
-            found += indexed_values(record, self._fields)
-            rows[row] = len(found)
-        fields = np.array([field for field, _ in found], np.int32)
-        return pack_ints(rows), pack_ints(fields), *pack_texts([value.encode() for _, value in found])
+            values += indexed_values(record, self._fields)
+            rows[row] = len(values)
+        fields = np.array([field for field, _ in values], np.int32)
+        return pack_ints(rows), pack_ints(fields), *pack_texts([value.encode() for _, value in values])
 
 
 def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -193,7 +193,7 @@ def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -
 def numbered(impacts: Sequence[Mapping[str, int]]) -> tuple[Int64Array, Int64Array, Int64Array, list[str]]:
     """The impacts of n documents by term in CSR form: indptr (n + 1,), the terms' places among all, and impacts (nnz,),
     and the different terms."""
-    places = {term: place for place, term in enumerate(dict.fromkeys(chain.from_iterable(impacts)))}
+    places = {term: index for index, term in enumerate(dict.fromkeys(chain.from_iterable(impacts)))}
     terms = np.fromiter(map(places.__getitem__, chain.from_iterable(impacts)), np.int64)
     values = np.fromiter(chain.from_iterable(row.values() for row in impacts), np.int64)
     return np.cumsum([0, *map(len, impacts)]), terms, values, list(places)
@@ -224,9 +224,9 @@ class LaterIndexWriter(ImpactIndexWriter):
         """Return the documents of the index and those added up to now, as one index, which is closed when nothing
         refers to it any more."""
         handle = java_call(self._java.behind, self._handle, self._index.handle)
-        found = ImpactIndex(handle, self._index.path)
-        finalize(found, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
-        return found
+        index = ImpactIndex(handle, self._index.path)
+        finalize(index, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
+        return index
 
     def merge(self) -> None:
         """Make one segment of all that was added up to now, beside other calls. JavaError when the disk fails."""
@@ -239,5 +239,5 @@ class LaterIndexWriter(ImpactIndexWriter):
         return [self.path / name.decode() for name in names]
 
     def _opened(self, analyzer: JavaObject, *, positions: bool) -> JavaObject:
-        self._made = False
+        self._new_folder = False
         return java_call(self._java.later, bytearray(bytes(self.path.absolute())), analyzer, positions)
