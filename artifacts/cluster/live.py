@@ -74,7 +74,7 @@ class LiveIndex:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
         return self._read([document_id], self._present(deadline)[1], deadline)[0]
 
-    def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
+    def compare(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
         _, uuid = self._present(inf)
         found = zip(documents, self._read([document.id for document in documents], uuid, fields=_HASHES), strict=True)

@@ -66,7 +66,7 @@ def write_again(
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle that has other documents, and all else from a bundle. Raises what `write_bundle` raises."""
-    manifest, own = bundle.manifest, bundle.manifest.sparse.tokenizer
+    manifest, tokenizer = bundle.manifest, bundle.manifest.sparse.tokenizer
     tokens = np.arange(manifest.vocab_size)
     rows = {
         name: np.zeros((0, manifest.dimension), np.float32) if task.file is None else bundle.table(name).rows(tokens)
@@ -88,7 +88,7 @@ def write_again(
         dimension=manifest.dimension,
         sparse=manifest.sparse,
         idf=bundle.idf(),
-        sparse_tokenizer_file=None if own is None else bundle.path / own.file,
+        sparse_tokenizer_file=None if tokenizer is None else bundle.path / tokenizer.file,
         table_dtype=dtypes[0] if dtypes else "float16",
         dense=None if manifest.dense is None else DenseSettings(_factory(manifest.dense, manifest), queries),
         weights=manifest.fusion,
@@ -113,9 +113,9 @@ def _factory(dense: DenseInfo, manifest: Manifest) -> str | None:
 
 def _batches(records: Iterator[Record], done: Callable[[int], object]) -> Iterator[EncodedBatch]:
     while part := list(islice(records, _READ)):
-        vectors = np.array([() if one.vector is None else one.vector for one in part], np.float32)
-        impacts = numbered([one.impacts for one in part])
-        yield EncodedBatch([one.id for one in part], [one.raw or b"" for one in part], vectors, *impacts)
+        vectors = np.array([() if record.vector is None else record.vector for record in part], np.float32)
+        impacts = numbered([record.impacts for record in part])
+        yield EncodedBatch([record.id for record in part], [record.raw or b"" for record in part], vectors, *impacts)
         done(len(part))
 
 

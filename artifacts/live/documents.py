@@ -125,7 +125,7 @@ class LiveDocuments(Protocol):
     def get(self, document_id: str, deadline: float) -> StoredDocument | None:
         """Read a document as it is now; None if there is none with this id."""
 
-    def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
+    def compare(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
 
     def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
@@ -166,9 +166,9 @@ def check_names(fields: Iterable[str], names: Sequence[str]) -> None:
     name therefore."""
     unknown = set(fields) - _ALWAYS - set(names)
     if unknown:
-        name, known = min(unknown), ", ".join(sorted(set(names) - {"_id"}))
+        name, listed = min(unknown), ", ".join(sorted(set(names) - {"_id"}))
         raise DocumentError(
-            f"fields.{name}", f"no document of the bundle has such a field, only: {known:.300}.", remedy=_REBUILD
+            f"fields.{name}", f"no document of the bundle has such a field, only: {listed:.300}.", remedy=_REBUILD
         )
 
 
@@ -207,15 +207,15 @@ def read_impacts(impacts: Mapping[str, int], manifest: Manifest, most: int) -> d
 def with_new_text(changes: Sequence[Change], has_text: Callable[[Document], bool]) -> list[int]:
     """Return the indexes of the changes with neither vector nor impacts whose text is not the one before, in an earlier
     change or stored, as `has_text` says."""
-    found, texts = list[int](), dict[str, str | None]()
+    indexes, texts = list[int](), dict[str, str | None]()
     for index, change in enumerate(changes):
         text = None if change.document is None else change.document.full_text
         if change.document is not None and change.vector is None and change.impacts is None:
             same = texts[change.id] == text if change.id in texts else has_text(change.document)
             if not same:
-                found.append(index)
+                indexes.append(index)
         texts[change.id] = text
-    return found
+    return indexes
 
 
 def check_version(change: Change, stored: StoredDocument | None) -> None:

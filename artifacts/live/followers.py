@@ -45,7 +45,7 @@ class Follower:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self.tell(_STARTS)
             self._path = self._path.rename(self._path.with_suffix(_FOLLOWER))  # locked, so nobody takes it for dead
-        self._made = count()
+        self._restores = count()
         self.index = self._path / "index"
         """Where the process has the files of its index: another folder after each `restore`."""
 
@@ -56,8 +56,8 @@ class Follower:
     def check(self, last: int) -> None:
         """Remove what dead processes left; to be called by the one writer of all processes, who has read the `last`
         change. JournalError if one of them had made later ones searchable."""
-        told = [_told(path) for path in self._folder.glob(f"*{_FOLLOWER}")]
-        if (most := max(one for one in (0, *told) if one < _STARTS)) > last:
+        sequences = [_sequence_of(path) for path in self._folder.glob(f"*{_FOLLOWER}")]
+        if (most := max(sequence for sequence in (0, *sequences) if sequence < _STARTS)) > last:
             raise JournalError(
                 f"{self._folder}: the journal ends with change {last}, but change {most} was acknowledged.",
                 remedy="`lightretriever restore COPY --live DIR` puts a copy in its place; with the journal itself as "
@@ -72,8 +72,8 @@ class Follower:
     def saved(self) -> int:
         """Return the number of the last change in the newest checkpoint; 0 for none."""
         numbers = [path.name.partition(".")[0] for path in self._folder.glob(f"*{_CHECKPOINT}")]
-        found = (int(number) for number in numbers if number.isdecimal())
-        return max((sequence for sequence in found if self._checkpoint(sequence).exists()), default=0)
+        sequences = (int(number) for number in numbers if number.isdecimal())
+        return max((sequence for sequence in sequences if self._checkpoint(sequence).exists()), default=0)
 
     def save(self, sequence: int, files: Sequence[Path]) -> None:
         """Write a checkpoint in place of those before it. `files` are those of the index. OSError."""
@@ -91,7 +91,7 @@ class Follower:
 
     def restore(self) -> int:
         """Link the files of the newest checkpoint into `index`, and give its number; 0 for none."""
-        sequence, self.index = self.saved(), self._path / f"index-{next(self._made)}"
+        sequence, self.index = self.saved(), self._path / f"index-{next(self._restores)}"
         try:
             if sequence:
                 shutil.copytree(self._checkpoint(sequence), self.index, copy_function=os.link)
@@ -102,8 +102,8 @@ class Follower:
 
     def discard(self, reason: str) -> None:
         """Remove the checkpoints and what was restored, and log why."""
-        about = {"file": str(self._folder), "reason": reason}
-        _log.warning("checkpoint removed, so the whole journal is replayed", extra=about)
+        fields = {"file": str(self._folder), "reason": reason}
+        _log.warning("checkpoint removed, so the whole journal is replayed", extra=fields)
         for path in self._folder.glob(f"*{_CHECKPOINT}"):
             shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(self.index, ignore_errors=True)
@@ -127,19 +127,19 @@ def _opened(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # what is no file, such as a pipe, makes nobody wait
 
 
-def _told(path: Path) -> int:
+def _sequence_of(path: Path) -> int:
     """Return what the process of a folder has told last; 0 for nothing."""
     try:
         with open(path / _TOLD, "rb", opener=_opened) as file:
-            told = file.read(8)
+            content = file.read(8)
     except _NOT_ONE:
         return 0
-    return int.from_bytes(told, "little") if len(told) == 8 else 0
+    return int.from_bytes(content, "little") if len(content) == 8 else 0
 
 
 def _behind(path: Path, sequence: int) -> bool:
     """Return whether the process of a folder lives and does not see the change; remove what a dead one left."""
-    if _told(path) >= sequence:
+    if _sequence_of(path) >= sequence:
         return False
     try:
         with open(path / _TOLD, "rb", opener=_opened) as file:

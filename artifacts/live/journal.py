@@ -97,7 +97,7 @@ class Journal:
         DiskError."""
         self.folder = folder
         self._path = folder / DATABASE
-        self._own = uuid4().hex[:12]  # name as a writer
+        self._writer = uuid4().hex[:12]  # name as a writer
         self._process = os.getpid()  # a forked one would share its locks, and SQLite's handle
         self._named = False  # whether the database has it
         self._writers: Mapping[int, str] = {}  # each by the number of the last change before
@@ -133,7 +133,7 @@ class Journal:
                 " LIMIT ?",
                 (self.sequence, most),
             ).fetchall()
-        found = list[Record]()
+        records = list[Record]()
         for number, (sequence, *parts, checksum) in enumerate(rows, start=self.sequence + 1):
             try:
                 whole = sequence == number and _checksum(sequence, *parts) == checksum
@@ -142,11 +142,11 @@ class Journal:
                 whole = False
             if not whole:
                 raise self._damaged(f"behind change {number - 1}")
-            found.append(record)
-        if found:
+            records.append(record)
+        if records:
             self._read_writers()
-        self.sequence += len(found)
-        return found
+        self.sequence += len(records)
+        return records
 
     @contextmanager
     def writing(self, deadline: float) -> Iterator[list[Record]]:
@@ -159,7 +159,7 @@ class Journal:
                 raise self._damaged(f"behind change {self.sequence}")
             if not self._named:
                 self._read_writers()
-                self._writers = {**self._writers, self.sequence: self._own}
+                self._writers = {**self._writers, self.sequence: self._writer}
             yield missed
             if _size(self.folder / LOGS[0]) > _LOG_BYTES:
                 self._write_back()
@@ -168,11 +168,11 @@ class Journal:
     def appending(self, records: Sequence[Record]) -> Iterator[None]:
         """Append changes, which are on the disk after the block; an exception in it leaves the journal as it was. To be
         called in the block of `writing`. DiskError."""
-        rows = [(number, *_row(number, one)) for number, one in enumerate(records, start=self.sequence + 1)]
+        rows = [(number, *_row(number, record)) for number, record in enumerate(records, start=self.sequence + 1)]
         with self._changing():
             self._database.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", rows)
             if not self._named:
-                self._database.execute("INSERT OR REPLACE INTO writers VALUES (?, ?)", (self.sequence, self._own))
+                self._database.execute("INSERT OR REPLACE INTO writers VALUES (?, ?)", (self.sequence, self._writer))
             yield
         self.sequence += len(records)
         self._named = True
@@ -261,20 +261,20 @@ class Journal:
         self._database.execute(_WRITERS)  # older journals have none
         facts = None if manifest is None else _facts(manifest)
         try:
-            header = orjson.loads(self._one("SELECT facts FROM header"))
+            header = orjson.loads(self._value("SELECT facts FROM header"))
             self.name, self.dimension = header["journal"], header["dimension"]
-            found = {name: header[name] for name in facts or {}}
+            stored = {name: header[name] for name in facts or {}}
         except (ValueError, TypeError, KeyError) as error:
             raise self._damaged("in its header") from error
         self._read_writers()
         for name, wanted in (facts or {}).items():
-            if found[name] != wanted:
+            if stored[name] != wanted:
                 raise JournalError(
-                    f"{self.folder}: the journal's {name} is {found[name]}, the bundle's {wanted}.",
+                    f"{self.folder}: the journal's {name} is {stored[name]}, the bundle's {wanted}.",
                     remedy="Serve a bundle of the same model, or give an empty folder.",
                 )
         live, last = None if manifest is None else manifest.live, self._last()
-        first = self._one(f"SELECT coalesce(min(sequence), {last + 1}) FROM changes")
+        first = self._value(f"SELECT coalesce(min(sequence), {last + 1}) FROM changes")
         self.sequence = first - 1 if manifest is None else 0
         if live is not None and live.journal.partition(".")[0] == self.name:
             self.sequence = live.position
@@ -296,12 +296,12 @@ class Journal:
 
     def _last(self) -> int:
         """Return the number of the last change that was ever appended."""
-        last = self._one("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'")
+        last = self._value("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'changes'")
         if not isinstance(last, int):
             raise self._damaged("in its numbers")
         return last
 
-    def _one(self, query: str) -> Any:
+    def _value(self, query: str) -> Any:
         """Return the only value that a query finds."""
         with self._translated():
             return self._database.execute(query).fetchone()[0]
@@ -384,8 +384,8 @@ def _record(dimension: int | None, document_id: str, raw: bytes | None, vector: 
     """Read the columns of a change. TypeError and ValueError for others than `_row` gives."""
     record = Record(document_id, raw, None if vector is None else np.frombuffer(vector, "<f4"))
     if raw is not None:
-        if (own := stored_object(raw)["_id"]) != document_id:
-            raise ValueError(f"the document's id is {own!r:.80}")
+        if (stored_id := stored_object(raw)["_id"]) != document_id:
+            raise ValueError(f"the document's id is {stored_id!r:.80}")
         if (None if record.vector is None else record.vector.size) != dimension:
             raise ValueError("the vector has another size")
         if record.vector is not None and not 0 < float(np.linalg.norm(record.vector)) < _MAX_LENGTH:

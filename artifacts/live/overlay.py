@@ -68,23 +68,23 @@ class Overlay:
     def find(self, document_id: str) -> tuple[int | None, int]:
         """Return the ordinal of the living document with this id, None if there is none, and the number of the change
         that made it, 0 for one of the bundle."""
-        known = self.changed.get(document_id)
-        return (self._index.ordinal(document_id), 0) if known is None else known
+        change = self.changed.get(document_id)
+        return (self._index.ordinal(document_id), 0) if change is None else change
 
     def apply(self, records: Sequence[Record], sequence: int) -> None:
         """Index changes, the last of which has the number `sequence`; `publish` shows them to searches. After an
         exception the overlay is of no more use, but for its snapshot."""
         first = sequence - len(records) + 1
-        written = [(number, one) for number, one in enumerate(records, start=first) if one.raw is not None]
-        if later := [one for number, one in written if number > self._indexed]:
-            ids, raws, impacts = zip(*((one.id, one.raw or b"", one.impacts) for one in later), strict=True)
+        written = [(number, record) for number, record in enumerate(records, start=first) if record.raw is not None]
+        if later := [record for number, record in written if number > self._indexed]:
+            ids, raws, impacts = zip(*((record.id, record.raw or b"", record.impacts) for record in later), strict=True)
             self._writer.add_rows(ids, raws, impacts)
         if self._dense is not None and written:
-            self._dense.add(np.array([one.vector for _, one in written], np.float32))
-        known = ChainMap(self._applied, self.changed)
-        new = list(dict.fromkeys(record.id for record in records if record.id not in known))
+            self._dense.add(np.array([record.vector for _, record in written], np.float32))
+        changes = ChainMap(self._applied, self.changed)
+        new = list(dict.fromkeys(record.id for record in records if record.id not in changes))
         now: dict[str, int | None] = dict(zip(new, self._index.ordinals(new).tolist(), strict=True))
-        now |= {record.id: known[record.id][0] for record in records if record.id in known}
+        now |= {record.id: changes[record.id][0] for record in records if record.id in changes}
         ordinal = self._alive.size
         self._alive = np.pad(self._alive, (0, len(written)), constant_values=True)
         for number, record in enumerate(records, start=first):

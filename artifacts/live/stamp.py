@@ -142,10 +142,10 @@ def check_files(folder: Path) -> bool:
         if (size := database.stat().st_size) < _SMALLEST:
             raise JournalError(f"{database}: it has {size} bytes, so its changes are lost.", remedy=remedy)
         return True
-    found = [path.name for sign in _SIGNS for path in folder.glob(sign)]
+    names = [path.name for sign in _SIGNS for path in folder.glob(sign)]
     for path in filter(Path.is_file, folder.iterdir()):
         with writing(path), path.open("rb") as file:
-            found += [path.name] if file.read(len(_MAGIC)) == _MAGIC else []
-    if signs := sorted(name for name in found if not name.startswith(BEGUN)):
+            names += [path.name] if file.read(len(_MAGIC)) == _MAGIC else []
+    if signs := sorted(name for name in names if not name.startswith(BEGUN)):
         raise JournalError(f"{database}: it is missing beside {signs[0]}, so its changes are lost.", remedy=remedy)
     return False

@@ -140,10 +140,10 @@ class LiveStore:
         (raw,) = self.snapshot.index.documents(np.array([ordinal]))
         return StoredDocument(raw, self.version(sequence))
 
-    def known(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
+    def compare(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
-        found = ((document, self.seen(document.id)) for document in documents)
-        return [(None, False) if there is None else (there.version, there.raw == one.raw) for one, there in found]
+        pairs = ((document, self.seen(document.id)) for document in documents)
+        return [(None, False) if old is None else (old.version, old.raw == document.raw) for document, old in pairs]
 
     def refresh(self) -> None:
         """Do nothing: searches see what was written."""
@@ -225,7 +225,7 @@ class LiveStore:
                     calls.append(self._waiting.popleft())
             try:
                 staged = _Staged(self, self._overlay, self._journal.sequence)
-                made = [[staged.add(change) for change in changes] for changes, _ in calls]
+                outcomes = [[staged.add(change) for change in changes] for changes, _ in calls]
                 if staged.records:
                     if self.written + sum(record.raw is not None for record in staged.records) > _MAX_WRITTEN:
                         raise DiskError(
@@ -238,8 +238,8 @@ class LiveStore:
                 for _, results in calls:
                     results.set_exception(error)
                 return
-        for (_, results), found in zip(calls, made, strict=True):
-            results.set_result(found)
+        for (_, results), outcome in zip(calls, outcomes, strict=True):
+            results.set_result(outcome)
 
     def _append(self, records: Sequence[Record]) -> None:
         """Write changes to the journal and make them searchable, or neither."""

@@ -66,13 +66,13 @@ def _write(
         return Change(document.id, document, vector, impacts, version)
 
     changed = list[tuple[Document, str | None]]()
-    for document, (version, same) in zip(documents, live.known(documents), strict=True):
+    for document, (version, same) in zip(documents, live.compare(documents), strict=True):
         counts.unchanged += same
         changed += [] if same else [(document, version)]
-    new = [changed[index][0] for index in live.to_encode([change_of(*one) for one in changed], inf)]
+    new = [changed[index][0] for index in live.to_encode([change_of(*pair) for pair in changed], inf)]
     encoded |= zip([document.id for document in new], encode(new) if new else [], strict=True)
     again = list[Document]()
-    results = live.write([change_of(*one) for one in changed], inf)
+    results = live.write([change_of(*pair) for pair in changed], inf)
     for (document, _), result in zip(changed, results, strict=True):
         if isinstance(result, ConflictError):
             again.append(document)
