@@ -97,7 +97,7 @@ async def put(request: Request) -> Response:
     def read(engine: SearchEngine) -> list[Change]:
         return [read_change(engine, _id(request), parse_document(body, schemas.DocumentWrite), version)]
 
-    return _answer(await _made(request, read, DocumentWrites.written))
+    return _answer(await _changed(request, read, DocumentWrites.written))
 
 
 @router.post(
@@ -128,7 +128,7 @@ async def change(request: Request) -> Response:
     def read(engine: SearchEngine) -> list[Change]:
         return read_lines(engine, parse_documents(body, schemas.DocumentLine))
 
-    return json_response(await _made(request, read, DocumentWrites.made, many=True))
+    return json_response(await _changed(request, read, DocumentWrites.changed, many=True))
 
 
 @router.delete(
@@ -146,7 +146,7 @@ async def delete(request: Request) -> Response:
     enter(request, "admin")
     version, _ = _options(request)
     change = partial(read_deletion, _id(request), version)
-    return json_response(await _made(request, lambda engine: [change()], DocumentWrites.deleted))
+    return json_response(await _changed(request, lambda engine: [change()], DocumentWrites.deleted))
 
 
 @router.get(
@@ -167,7 +167,7 @@ def _lane(engine: SearchEngine) -> str:
     return REQUESTS if engine.parts.backends.live is None else WRITES
 
 
-async def _made(
+async def _changed(
     request: Request,
     read: Callable[[SearchEngine], list[Change]],
     answer: Callable[[DocumentWrites, list[Result]], T],

@@ -180,14 +180,14 @@ def _hits(candidates: Candidates, columns: npt.NDArray[np.intp], documents: Docu
     totals = ranking.scores[columns].tolist()
     levels = None if candidates.levels is None else candidates.levels[columns].tolist()
     hits = []
-    for place, (column, (document_id, fields)) in enumerate(zip(columns.tolist(), documents, strict=True)):
-        rank, total = offset + place + 1, totals[place]
+    for row, (column, (document_id, fields)) in enumerate(zip(columns.tolist(), documents, strict=True)):
+        rank, total = offset + row + 1, totals[row]
         hit: Plain = {"id": document_id, "rank": rank, "score": total, "dense": None, "sparse": None, "fields": fields}
-        for name, score, of_leg in zip(table.legs, scores[place], ranks[place], strict=True):
+        for name, score, of_leg in zip(table.legs, scores[row], ranks[row], strict=True):
             if not isnan(score):
                 hit[name] = {"score": score, "rank": of_leg or None}
-        if levels is not None and levels[place] >= 0:
-            hit["matched"] = LEVELS[levels[place]]
+        if levels is not None and levels[row] >= 0:
+            hit["matched"] = LEVELS[levels[row]]
         if column in ranking.reranked:
             hit["rerank"] = ranking.reranked[column]
         if column in ranking.groups:
@@ -214,16 +214,16 @@ def _add_explanations(
         query, words, parts.encoder, fused.shares[:, columns], table.legs, shares, texts, context.require_time
     )
     boosts = candidates.ranking.boosts[:, columns].T.tolist()
-    for place, (hit, explanation) in enumerate(zip(hits, explained, strict=True)):
+    for row, (hit, explanation) in enumerate(zip(hits, explained, strict=True)):
         if fused.feedback is not None:
-            explanation["fusion"]["feedback"] = float(fused.feedback[columns[place]])
-        if boosts[place]:
-            explanation["boosts"] = boosts[place]
+            explanation["fusion"]["feedback"] = float(fused.feedback[columns[row]])
+        if boosts[row]:
+            explanation["boosts"] = boosts[row]
         if plan.request.like is not None:
             explanation["note"] = _LIKE.format(plan.request.like)
         if hit["id"] in candidates.pinned:
             explanation["note"] = _BY_RULE
-        elif ordinals[place] in candidates.named:
+        elif ordinals[row] in candidates.named:
             explanation["note"] = _BY_NAME
         hit["explanation"] = explanation
 
@@ -254,8 +254,8 @@ def _facets(context: SearchContext, ordinals: Ordinals | None, allowed: Document
     with context.clock.measure("facets"), reading():
         if names:
             try:
-                among = allowed if ordinals is None else store.of(ordinals)
-                counts = [store.counts(name, among) for name in names]
+                counted = allowed if ordinals is None else store.of(ordinals)
+                counts = [store.counts(name, counted) for name in names]
             except TooManyValuesError as error:
                 raise InvalidRequestError.of(FieldError("facets", str(error))) from error
             values = [[{"value": value, "count": count} for value, count in pairs] for pairs in counts]
@@ -268,7 +268,7 @@ def _facets(context: SearchContext, ordinals: Ordinals | None, allowed: Document
             }
         elif plan.ranges:
             chosen = []
-            for condition in (one for ranges in plan.ranges.values() for one in ranges.conditions):
+            for condition in (condition for ranges in plan.ranges.values() for condition in ranges.conditions):
                 context.require_time("count the facets")
                 chosen.append(store.where(condition))
             totals = iter(store.totals(chosen, allowed))

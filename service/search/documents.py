@@ -64,13 +64,13 @@ class Documents:
 
     def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
         """Return id and fields of documents (m,), in the order given; `fields` None: all."""
-        found = []
+        documents = []
         for document in self._read(ordinals):
             document_id = document.pop(_ID_FIELD)
             if fields is not None:
                 document = {name: document[name] for name in fields if name in document}
-            found.append((document_id, document))
-        return found
+            documents.append((document_id, document))
+        return documents
 
     def get(self, document_id: str) -> dict[str, Any] | None:
         """Return the fields of one document, or None if no document has this id."""
@@ -96,10 +96,10 @@ class Documents:
             fields = self.fetch(np.array([ordinal], np.int64), None)[0][1]
         except DocumentsGoneError:  # since its ordinal was read
             return None
-        own = set(vocabulary.terms_of([text_of(fields)])[0])
+        spelt = set(vocabulary.terms_of([text_of(fields)])[0])
         pairs = sorted(zip(terms, impacts.tolist(), strict=True), key=lambda pair: (-pair[1], pair[0]))
         listed = [
-            DocumentTerm(term=term, text=vocabulary.spelt(term), impact=impact, in_text=term in own)
+            DocumentTerm(term=term, text=vocabulary.spelt(term), impact=impact, in_text=term in spelt)
             for term, impact in pairs
         ]
         return DocumentTerms(id=document_id, terms=listed)
@@ -108,22 +108,22 @@ class Documents:
         """Return up to `count` query-like texts of at most `longest` characters: the first words of documents spread
         over the index."""
         most = min(longest, _PROBE_CHARACTERS)
-        probes = (" ".join(text_of(one).split()[:_PROBE_WORDS])[:most].strip() for one in self._sample(count))
+        probes = (" ".join(text_of(fields).split()[:_PROBE_WORDS])[:most].strip() for fields in self._sample(count))
         return [probe for probe in probes if probe]
 
     def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:
         """Return up to `count` queries to try which are accepted: short titles of documents spread over the index,
         those of several words first."""
-        found: list[str] = []
+        queries: list[str] = []
         for size in (count + 2, _MORE * count):
             sample = self._sample(size)
             inner = sample[1:-1] or sample  # the first and the last of a corpus are often odd
-            titles = dict.fromkeys(" ".join(str(one.get("title") or "").split()) for one in inner)
-            found = [title for title in titles if 0 < len(title) <= _TITLE_CHARACTERS and accept(title)]
-            found.sort(key=lambda title: " " not in title)
-            if len(found) >= count or len(sample) < size:
+            titles = dict.fromkeys(" ".join(str(fields.get("title") or "").split()) for fields in inner)
+            queries = [title for title in titles if 0 < len(title) <= _TITLE_CHARACTERS and accept(title)]
+            queries.sort(key=lambda title: " " not in title)
+            if len(queries) >= count or len(sample) < size:
                 break
-        return found[:count]
+        return queries[:count]
 
     def _sample(self, count: int) -> list[dict[str, Any]]:
         ordinals = self.store.spread(count)

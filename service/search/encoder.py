@@ -80,7 +80,7 @@ class QueryEncoder:
         tokens' rows is zero.
         """
         started = perf_counter()
-        texts, factors = [text, *(one for one, _ in added)], [1.0, *(weight for _, weight in added)]
+        texts, factors = [text, *(other for other, _ in added)], [1.0, *(weight for _, weight in added)]
         ids = self._ids(self.tokenizer, texts, field) if dense else [list[int]()] * len(texts)
         unsplit = not (split or added or self.vocabulary.tokenizer or task in self.heads) and ids[0] and sparse
         terms = (
@@ -116,7 +116,7 @@ class QueryEncoder:
         """
         names, _, weights = self._weighed([[term] for term in terms], (impacts / impacts.max(initial=1)).tolist())
         heaviest = np.lexsort((np.array(names), -weights))[:_MAX_LIKE]
-        query = EncodedQuery.of_model([names[place] for place in heaviest.tolist()], weights[heaviest], None)
+        query = EncodedQuery.of_model([names[index] for index in heaviest.tolist()], weights[heaviest], None)
         length = 0.0 if vector is None else float(np.linalg.norm(vector))
         dense = vector / np.float32(length) if vector is not None and length >= _SHORTEST else None
         return replace(query, counts=np.zeros(len(query.terms), np.int64), dense=dense, head=True)
@@ -147,11 +147,11 @@ class QueryEncoder:
 
     def _terms(self, texts: list[str], ids: Sequence[list[int]] | None, field: str) -> list[list[str]]:
         """Return the terms of each text. `ids` are those of the dense leg, if they are known."""
-        own = self.vocabulary.tokenizer
-        if own is None:
+        tokenizer = self.vocabulary.tokenizer
+        if tokenizer is None:
             return self.vocabulary.terms_of(texts)
-        if ids is None or own is not self.tokenizer:
-            ids = self._ids(own, texts, field)
+        if ids is None or tokenizer is not self.tokenizer:
+            ids = self._ids(tokenizer, texts, field)
         return [[f"{token}" for token in bag] for bag in ids]
 
     def _weighed(
@@ -163,10 +163,10 @@ class QueryEncoder:
         kept, weights = [*sums], np.array([*sums.values()], dtype=np.float32)
         if self._idf is not None:
             tokens = map(self.vocabulary.token_of, kept)
-            weights *= np.array([1.0 if one is None else self._idf[one] for one in tokens], np.float32)
+            weights *= np.array([1.0 if token is None else self._idf[token] for token in tokens], np.float32)
         if len(factors) > 1 or self._idf is not None:  # whole numbers are exact as they are
             places, weights = weighted_ids(np.arange(len(kept)), weights)
-            kept = [kept[place] for place in places.tolist()]
+            kept = [kept[index] for index in places.tolist()]
         return kept, np.array([counts[term] for term in kept], dtype=np.int64), weights
 
     @staticmethod
@@ -174,7 +174,7 @@ class QueryEncoder:
         """Return the token ids of a query and of added texts. UnsearchableError names the request's field if the
         tokenizer fails on one."""
         try:
-            return [tokenizer.query_ids(text, appended=place > 0) for place, text in enumerate(texts)]
+            return [tokenizer.query_ids(text, appended=index > 0) for index, text in enumerate(texts)]
         except TokenizerError as error:
             reason = "the tokenizer fails on this text"
             raise UnsearchableError.of(FieldError(field, reason, shortened(texts[0]))) from error
@@ -184,9 +184,9 @@ def _summed(bags: Sequence[Sequence[K]], factors: Sequence[float]) -> tuple[dict
     """Count what is in bags, and add up its factors."""
     counts, sums = dict[K, int](), dict[K, float]()
     for bag, factor in zip(bags, factors, strict=True):
-        for one in bag:
-            counts[one] = counts.get(one, 0) + 1
-            sums[one] = sums.get(one, 0.0) + factor
+        for key in bag:
+            counts[key] = counts.get(key, 0) + 1
+            sums[key] = sums.get(key, 0.0) + factor
     return counts, sums
 
 

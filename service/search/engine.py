@@ -83,8 +83,8 @@ class SearchEngine:
             phrases=manifest.sparse.phrases if parts.backends.cluster is None else None,
         )
         """Checks requests, and has the defaults of what they leave open."""
-        given = list(filter(self._can_search, manifest.examples))
-        self.examples = given or parts.documents.examples(_EXAMPLES, self._can_search)
+        examples = list(filter(self._can_search, manifest.examples))
+        self.examples = examples or parts.documents.examples(_EXAMPLES, self._can_search)
         """Queries to try: those of the recipe, or else titles of documents."""
         self._stage_backends = parts.stage_backends()
         self._warm = False
@@ -213,11 +213,11 @@ class SearchEngine:
             return
         settings, stop = self.settings, stop or Event()
         texts = self.parts.documents.probes(_PROBES, settings.max_query_chars)
-        until = perf_counter() + settings.warm_up_s
+        deadline = perf_counter() + settings.warm_up_s
         answered = late = 0
         for query in cycle(filter(self._can_search, map(literal, [*texts, self.bundle.manifest.name]))):
             begun = perf_counter()
-            if stop.is_set() or answered >= settings.warm_up_queries or (answered and begun >= until):
+            if stop.is_set() or answered >= settings.warm_up_queries or (answered and begun >= deadline):
                 break
             request = SearchRequest(query=query, allow_partial=False, k=1, rerank=False)
             plan = replace(self.reader.read_search(request), deadline_ms=_WARM_UP_DEADLINE_MS)
@@ -276,8 +276,8 @@ class SearchEngine:
             self.metrics.observe(clock, self._stage_backends)
             for leg, reason in context.unscored.items():
                 self.metrics.unscored.labels(leg, reason).inc()
-                about = {"leg": leg, "backend": context.parts.backends.legs[leg].backend, "reason": reason}
-                _log.warning("candidates not scored", extra=about)
+                fields = {"leg": leg, "backend": context.parts.backends.legs[leg].backend, "reason": reason}
+                _log.warning("candidates not scored", extra=fields)
 
     def _of_batch(self, number: int, failed: list[int], plan: Plan, clock: StageClock) -> Plain:
         if any(earlier < number for earlier in failed):
@@ -294,10 +294,10 @@ class SearchEngine:
         self._require_open()
         self._require_time(clock)
         with clock.measure("fetch"), self.parts.backends.within(clock.arrived + self.settings.deadline_ms / 1e3):
-            found = read(document_id)
-        if found is None:
+            result = read(document_id)
+        if result is None:
             raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
-        return found
+        return result
 
     def _require_time(self, clock: StageClock) -> None:
         if perf_counter() >= clock.arrived + self.settings.deadline_ms / 1e3:

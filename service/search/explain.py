@@ -31,7 +31,7 @@ __all__ = ["QueryWord", "check_explained", "explanations", "list_terms_of", "lis
 class Part(NamedTuple):
     """A token or a term of a word: its place in the query's arrays, and the share of it that the word has."""
 
-    place: int
+    position: int
     share: float
 
 
@@ -63,28 +63,28 @@ def query_words(
     """The words of the `text` that was searched for and of the texts that count beside it, each with its weight, in
     order, with the tokens and terms of the encoded `query`."""
     texts = [(text, 1.0), *added]
-    tokens = {token: place for place, token in enumerate(query.tokens.ids.tolist())}
-    terms = {term: place for place, term in enumerate(query.terms)}
+    tokens = {token: position for position, token in enumerate(query.tokens.ids.tolist())}
+    terms = {term: position for position, term in enumerate(query.terms)}
     words: dict[str, QueryWord] = {}
     shares: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
-    found_of = encoder.vocabulary.places_of([text for text, _ in texts])
-    for (text, weight), of_terms in zip(texts, found_of, strict=True):
+    term_places = encoder.vocabulary.places_of([text for text, _ in texts])
+    for (text, weight), of_terms in zip(texts, term_places, strict=True):
         spans = _spans(text)
         for start, end in spans:
             words.setdefault(text[start:end].lower(), QueryWord(text[start:end])).count += 1
-        found = [("token", tokens.get(token), span) for token, *span in encoder.tokenizer.query_places(text)]
-        found += [("term", terms.get(term), span) for term, *span in of_terms]
-        for kind, place, (start, end) in found:
-            if place is None:
+        parts = [("token", tokens.get(token), span) for token, *span in encoder.tokenizer.query_places(text)]
+        parts += [("term", terms.get(term), span) for term, *span in of_terms]
+        for kind, position, (start, end) in parts:
+            if position is None:
                 continue
             spelt = _word_at(text, spans, start, end)
             words.setdefault(spelt.lower(), QueryWord(spelt))
-            of_word = shares[kind, place]
+            of_word = shares[kind, position]
             of_word[spelt.lower()] = of_word.get(spelt.lower(), 0.0) + weight
-    for (kind, place), of_word in shares.items():
+    for (kind, position), of_word in shares.items():
         total = sum(of_word.values())
         for name, weight in of_word.items():
-            part = Part(place, weight / total if total else 1.0 / len(of_word))
+            part = Part(position, weight / total if total else 1.0 / len(of_word))
             (words[name].tokens if kind == "token" else words[name].terms).append(part)
     for term, number in terms.items():
         if ("term", number) not in shares:  # it is nowhere in the text
@@ -115,10 +115,10 @@ def explanations(
     nothing: list[float | None] = [None] * len(texts)
     of_legs = {"dense": nothing, "sparse": nothing} | dict(zip(legs, fusion.tolist(), strict=True))
     sparse, dense = shares.get("sparse"), shares.get("dense")
-    own = [set(terms) for terms in encoder.vocabulary.terms_of(texts)]
+    spelt_terms = [set(terms) for terms in encoder.vocabulary.terms_of(texts)]
     listed_terms, listed_tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
-    found = []
-    for row, spelt in enumerate(own):
+    explained = []
+    for row, spelt in enumerate(spelt_terms):
         require_time("explain the hits")
         explanation: Plain = {"fusion": {leg: values[row] for leg, values in of_legs.items()}}
         of_terms = None if sparse is None else sparse[row].tolist()
@@ -126,21 +126,21 @@ def explanations(
         terms = [
             fact
             | {
-                "impact": None if of_terms is None else round(of_terms[place] / fact["weight"]),
-                "sparse": None if of_terms is None else of_terms[place],
-                "added": of_terms is not None and of_terms[place] != 0 and fact["term"] not in spelt,
+                "impact": None if of_terms is None else round(of_terms[column] / fact["weight"]),
+                "sparse": None if of_terms is None else of_terms[column],
+                "added": of_terms is not None and of_terms[column] != 0 and fact["term"] not in spelt,
             }
-            for place, fact in enumerate(listed_terms)
+            for column, fact in enumerate(listed_terms)
         ]
         tokens = [
-            fact | {"dense": None if of_tokens is None else of_tokens[place]}
-            for place, fact in enumerate(listed_tokens)
+            fact | {"dense": None if of_tokens is None else of_tokens[column]}
+            for column, fact in enumerate(listed_tokens)
         ]
         explanation["words"] = [_word(word, terms, tokens, sparse is not None, dense is not None) for word in words]
         if query.terms:
             explanation["coverage"] = round(sum(term in spelt for term in query.terms) / len(query.terms), 4)
-        found.append(explanation)
-    return found
+        explained.append(explanation)
+    return explained
 
 
 def list_terms_of(query: EncodedQuery, encoder: QueryEncoder) -> list[Plain]:
@@ -153,19 +153,24 @@ def list_terms_of(query: EncodedQuery, encoder: QueryEncoder) -> list[Plain]:
 def list_tokens(query: EncodedQuery, encoder: QueryEncoder) -> list[Plain]:
     """List the tokens of a query in the dense leg, as `TokenCount`."""
     facts = zip(*(array.tolist() for array in query.tokens), strict=True)
-    return [{"id": one, "token": encoder.tokenizer.token(one), "count": n, "weight": w} for one, n, w in facts]
+    return [
+        {"id": token_id, "token": encoder.tokenizer.token(token_id), "count": n, "weight": w}
+        for token_id, n, w in facts
+    ]
 
 
 def _word(word: QueryWord, terms: Sequence[Plain], tokens: Sequence[Plain], sparse: bool, dense: bool) -> Plain:
     """A word as `WordShares`: its parts of the shares of its terms and tokens."""
-    of_terms = [terms[place] | {"sparse": _part(terms[place]["sparse"], share)} for place, share in word.terms]
-    of_tokens = [tokens[place] | {"dense": _part(tokens[place]["dense"], share)} for place, share in word.tokens]
+    of_terms = [terms[position] | {"sparse": _part(terms[position]["sparse"], share)} for position, share in word.terms]
+    of_tokens = [
+        tokens[position] | {"dense": _part(tokens[position]["dense"], share)} for position, share in word.tokens
+    ]
     return {
         "word": word.text,
         "count": word.count,
-        "dense": sum((one["dense"] for one in of_tokens), 0.0) if dense else None,
-        "sparse": sum((one["sparse"] for one in of_terms), 0.0) if sparse else None,
-        "added": any(one["added"] for one in of_terms),
+        "dense": sum((part["dense"] for part in of_tokens), 0.0) if dense else None,
+        "sparse": sum((part["sparse"] for part in of_terms), 0.0) if sparse else None,
+        "added": any(part["added"] for part in of_terms),
         "terms": of_terms,
         "tokens": of_tokens,
     }
@@ -177,7 +182,7 @@ def _part(value: float | None, share: float) -> float | None:
 
 def _spans(text: str) -> list[tuple[int, int]]:
     """The words of a text; two parts with a hyphen between them are one."""
-    joined = {found.start(): found.end(2) for found in HYPHENED.finditer(text)}
+    joined = {match.start(): match.end(2) for match in HYPHENED.finditer(text)}
     spans: list[tuple[int, int]] = []
     for word in WORD.finditer(text):
         start, end = word.span()

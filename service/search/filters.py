@@ -18,9 +18,9 @@ from lightretriever.service.schemas import Plain
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 
 __all__ = [
+    "MAX_DEPTH",
     "MAX_EDGES",
-    "MOST_DEEP",
-    "MOST_VALUES",
+    "MAX_VALUES",
     "FieldRanges",
     "all_of",
     "count_in_ranges",
@@ -31,10 +31,10 @@ __all__ = [
     "values_of",
 ]
 
-MOST_VALUES: Final = 1000
+MAX_VALUES: Final = 1000
 """Most values in all conditions of a filter."""
 
-MOST_DEEP: Final = 20
+MAX_DEPTH: Final = 20
 """Deepest nesting of conditions."""
 
 MAX_EDGES: Final = 100
@@ -49,14 +49,14 @@ _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
 
 
 def read_filter(
-    given: Filter, fields: Mapping[str, FieldKind], path: str = "filter"
+    condition: Filter, fields: Mapping[str, FieldKind], path: str = "filter"
 ) -> tuple[tuple[str, ...], list[FieldError]]:
     """Return a filter in the index's form, and its errors, by their path in the request, which begins with `path`."""
     errors: list[FieldError] = []
-    texts = tuple(_texts(given, fields, path, 0, errors))
-    values = count_values(given)
-    if values > MOST_VALUES:
-        errors.append(FieldError("filter", f"a filter has at most {MOST_VALUES} values", values))
+    texts = tuple(_texts(condition, fields, path, 0, errors))
+    values = count_values(condition)
+    if values > MAX_VALUES:
+        errors.append(FieldError("filter", f"a filter has at most {MAX_VALUES} values", values))
     return texts, errors
 
 
@@ -67,15 +67,15 @@ def listed(names: Iterable[str]) -> str:
 
 def all_of(*conditions: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Return the condition that holds where all of these do; None holds everywhere."""
-    given = [condition for condition in conditions if condition is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    return ("and", str(len(given)), *chain.from_iterable(given))
+    parts = [condition for condition in conditions if condition is not None]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return ("and", str(len(parts)), *chain.from_iterable(parts))
 
 
-def count_values(given: Filter) -> int:
+def count_values(condition: Filter) -> int:
     """Count the values in all conditions of a filter; a condition without a list has one."""
-    values, inside = 0, [given]
+    values, inside = 0, [condition]
     while inside:
         part = inside.pop()
         if isinstance(part, Condition):
@@ -85,29 +85,31 @@ def count_values(given: Filter) -> int:
     return values
 
 
-def _parts(given: And | Or | Not) -> dict[str, Filter]:
+def _parts(condition: And | Or | Not) -> dict[str, Filter]:
     """Return the conditions inside, by their path."""
-    if isinstance(given, Not):
-        return {"not": given.not_}
-    name, parts = ("and", given.and_) if isinstance(given, And) else ("or", given.or_)
-    return {f"{name}.{place}": part for place, part in enumerate(parts)}
+    if isinstance(condition, Not):
+        return {"not": condition.not_}
+    name, parts = ("and", condition.and_) if isinstance(condition, And) else ("or", condition.or_)
+    return {f"{name}.{index}": part for index, part in enumerate(parts)}
 
 
 def _texts(
-    given: Filter, fields: Mapping[str, FieldKind], path: str, depth: int, errors: list[FieldError]
+    condition: Filter, fields: Mapping[str, FieldKind], path: str, depth: int, errors: list[FieldError]
 ) -> Iterator[str]:
-    if depth > MOST_DEEP:
-        errors.append(FieldError(path, f"at most {MOST_DEEP} conditions may stand around a condition"))
-    elif isinstance(given, Condition):
+    if depth > MAX_DEPTH:
+        errors.append(FieldError(path, f"at most {MAX_DEPTH} conditions may stand around a condition"))
+    elif isinstance(condition, Condition):
         try:
-            yield from _condition(given, fields)
+            yield from _condition(condition, fields)
         except _WrongError as wrong:
             errors.append(FieldError(f"{path}.{wrong.name}", wrong.message, wrong.value))
     else:
-        parts = _parts(given)
-        yield from ["not"] if isinstance(given, Not) else ["and" if isinstance(given, And) else "or", str(len(parts))]
-        for place, part in parts.items():
-            yield from _texts(part, fields, f"{path}.{place}", depth + 1, errors)
+        parts = _parts(condition)
+        yield from (
+            ["not"] if isinstance(condition, Not) else ["and" if isinstance(condition, And) else "or", str(len(parts))]
+        )
+        for key, part in parts.items():
+            yield from _texts(part, fields, f"{path}.{key}", depth + 1, errors)
 
 
 class _WrongError(ValueError):
@@ -119,45 +121,46 @@ class _WrongError(ValueError):
         self.value = shortened(value) if isinstance(value, str) else value
 
 
-def _condition(given: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
-    kind = fields.get(given.field)
+def _condition(condition: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
+    kind = fields.get(condition.field)
     if kind is None:
         raise _WrongError(
-            "field", f"documents can't be filtered by this field; by these they can: {listed(fields)}", given.field
+            "field", f"documents can't be filtered by this field; by these they can: {listed(fields)}", condition.field
         )
-    if given.exists is not None:
-        return ["exists", given.field] if given.exists else ["not", "exists", given.field]
+    if condition.exists is not None:
+        return ["exists", condition.field] if condition.exists else ["not", "exists", condition.field]
     if kind == "keyword":
-        return _keywords(given)
-    if given.in_ is not None and kind == "number":
-        return ["numbers", given.field, str(len(given.in_)), *(str(_parsed(kind, "in", value)) for value in given.in_)]
-    if given.in_ is not None:
-        each = [_range(given.field, kind, "in", value) for value in given.in_]
-        return ["or", str(len(each)), *(text for one in each for text in one)]
-    if given.eq is not None:
-        return _range(given.field, kind, "eq", given.eq)
-    low, high = (_bound(given, kind, *names) for names in (("gte", "gt"), ("lte", "lt")))
-    return [kind, given.field, _text(kind, low, -math.inf), _text(kind, high, math.inf)]
+        return _keywords(condition)
+    if condition.in_ is not None and kind == "number":
+        numbers = [str(_parsed(kind, "in", value)) for value in condition.in_]
+        return ["numbers", condition.field, str(len(numbers)), *numbers]
+    if condition.in_ is not None:
+        each = [_range(condition.field, kind, "in", value) for value in condition.in_]
+        return ["or", str(len(each)), *(text for part in each for text in part)]
+    if condition.eq is not None:
+        return _range(condition.field, kind, "eq", condition.eq)
+    low, high = (_bound(condition, kind, *names) for names in (("gte", "gt"), ("lte", "lt")))
+    return [kind, condition.field, _text(kind, low, -math.inf), _text(kind, high, math.inf)]
 
 
-def _keywords(given: Condition) -> list[str]:
+def _keywords(condition: Condition) -> list[str]:
     for name in ("gt", "gte", "lt", "lte"):
-        if getattr(given, name) is not None:
-            raise _WrongError(name, "a field of the kind keyword has no order; use eq or in", getattr(given, name))
-    name, values = ("in", given.in_) if given.in_ is not None else ("eq", [given.eq])
-    return ["keyword", given.field, str(len(values)), *(_parsed("keyword", name, value) for value in values)]
+        if getattr(condition, name) is not None:
+            raise _WrongError(name, "a field of the kind keyword has no order; use eq or in", getattr(condition, name))
+    name, values = ("in", condition.in_) if condition.in_ is not None else ("eq", [condition.eq])
+    return ["keyword", condition.field, str(len(values)), *(_parsed("keyword", name, value) for value in values)]
 
 
 def _range(field: str, kind: FieldKind, name: str, value: Any) -> list[str]:
     return [kind, field, str(_parsed(kind, name, value)), str(_parsed(kind, name, value, last=True))]
 
 
-def _bound(given: Condition, kind: FieldKind, closed: str, opened: str) -> float | int | None:
+def _bound(condition: Condition, kind: FieldKind, closed: str, opened: str) -> float | int | None:
     """Return the lowest or highest allowed value; None for no bound."""
-    if (value := getattr(given, closed)) is not None:
-        found: float | int = _parsed(kind, closed, value, last=closed == "lte")
-        return found
-    if (value := getattr(given, opened)) is None:
+    if (value := getattr(condition, closed)) is not None:
+        bound: float | int = _parsed(kind, closed, value, last=closed == "lte")
+        return bound
+    if (value := getattr(condition, opened)) is None:
         return None
     up = opened == "gt"
     beyond: float | int = _parsed(kind, opened, value, last=up)
@@ -196,17 +199,17 @@ class FieldRanges:
 
 
 def read_ranges(
-    given: Mapping[str, Sequence[Any]], fields: Mapping[str, FieldKind]
+    facet_ranges: Mapping[str, Sequence[Any]], fields: Mapping[str, FieldKind]
 ) -> tuple[dict[str, FieldRanges], list[FieldError]]:
     """Return the ranges of `facet_ranges` by field, and their errors."""
-    found: dict[str, FieldRanges] = {}
+    ranges: dict[str, FieldRanges] = {}
     errors: list[FieldError] = []
-    if (together := sum(map(len, given.values()))) > MAX_EDGES:
-        return found, [FieldError("facet_ranges", f"at most {MAX_EDGES} edges are possible", together)]
-    for name, edges in given.items():
+    if (together := sum(map(len, facet_ranges.values()))) > MAX_EDGES:
+        return ranges, [FieldError("facet_ranges", f"at most {MAX_EDGES} edges are possible", together)]
+    for name, edges in facet_ranges.items():
         path, kind = f"facet_ranges.{shortened(name)}", fields.get(name)
         if kind not in ("number", "date"):
-            numbers = listed(one for one, of in fields.items() if of != "keyword")
+            numbers = listed(field for field, of in fields.items() if of != "keyword")
             errors.append(FieldError(path, f"only declared numbers and dates are counted in ranges: {numbers}"))
             continue
         try:
@@ -218,26 +221,26 @@ def read_ranges(
             errors.append(FieldError(path, "expected one edge or more, each above the one before"))
             continue
         bounds = [_bounds(low, high) for low, high in pairwise([None, *edges, None])]
-        conditions = [read_filter(Condition.model_validate({"field": name, **one}), fields, path) for one in bounds]
-        found[name] = FieldRanges(kind, tuple(read), tuple(bounds), tuple(condition for condition, _ in conditions))
+        conditions = [read_filter(Condition.model_validate({"field": name, **bound}), fields, path) for bound in bounds]
+        ranges[name] = FieldRanges(kind, tuple(read), tuple(bounds), tuple(condition for condition, _ in conditions))
         errors += [error for _, wrong in conditions for error in wrong]
-    return found, errors
+    return ranges, errors
 
 
 def values_of(kind: FieldKind, value: object) -> Iterator[Any]:
     """Return the values of a declared field, as a document has them in JSON: texts, numbers, milliseconds since
     1970."""
-    for one in value if isinstance(value, list) else [] if value is None else [value]:
+    for item in value if isinstance(value, list) else [] if value is None else [value]:
         with suppress(ValueError):  # an older version of the writer let it pass
-            yield _PARSE[kind](one)
+            yield _PARSE[kind](item)
 
 
 def count_in_ranges(ranges: FieldRanges, values: Iterable[object]) -> list[int]:
     """Count the documents that have a value in each range, by their values as the documents have them."""
     counts: Counter[int] = Counter()
     for value in values:
-        counts.update({bisect_right(ranges.edges, one) for one in values_of(ranges.kind, value)})
-    return [counts[place] for place in range(len(ranges.edges) + 1)]
+        counts.update({bisect_right(ranges.edges, item) for item in values_of(ranges.kind, value)})
+    return [counts[index] for index in range(len(ranges.edges) + 1)]
 
 
 def _bounds(low: Any, high: Any) -> Plain:

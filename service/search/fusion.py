@@ -246,10 +246,10 @@ def _range(scores: Scores, _: Ranks, exponent: int = 1) -> Scores:
 
 
 def _paper(scores: Scores, ranks: Ranks) -> Scores:
-    own = np.where(ranks > 0, scores, np.nan)
-    least = float(np.fmin.reduce(own, initial=np.nan))
-    spread = float(np.fmax.reduce(own, initial=np.nan)) - least
-    return np.where(ranks > 0, (own - least) / max(spread, _SMALLEST_RANGE), 0.0)
+    proposed = np.where(ranks > 0, scores, np.nan)
+    least = float(np.fmin.reduce(proposed, initial=np.nan))
+    spread = float(np.fmax.reduce(proposed, initial=np.nan)) - least
+    return np.where(ranks > 0, (proposed - least) / max(spread, _SMALLEST_RANGE), 0.0)
 
 
 _NORMALIZATIONS: Final[Mapping[Normalization, Callable[[Scores, Ranks], Scores]]] = {

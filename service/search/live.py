@@ -77,7 +77,7 @@ def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> D
     if live is None:
         return engine.document(document_id, clock)
     try:
-        stored = live.get(_checked(document_id), _until(engine, clock))
+        stored = live.get(_checked(document_id), _deadline(engine, clock))
     except (ClusterTimeoutError, TimeoutError) as error:
         raise DeadlineError("The document did not come in time. Allow more time, or try again.") from error
     except ClusterError as error:
@@ -105,16 +105,16 @@ class DocumentWrites:
         self.live = _live(engine)
         self._many = many
         self._encoded: dict[int, Encoded] = {}
-        self._until = _until(engine, clock, wait=wait)
+        self._deadline = _deadline(engine, clock, wait=wait)
 
     def to_encode(self) -> list[int]:
         """Return the indexes of the changes that `encode` has to read; none without a model."""
         if self.engine.parts.document_encoder is None:
             return []
         with _writing():
-            found = self.live.to_encode(self.changes, self._until)
-        self._until += self.engine.settings.encode_timeout_s if found else 0.0
-        return found
+            indexes = self.live.to_encode(self.changes, self._deadline)
+        self._deadline += self.engine.settings.encode_timeout_s if indexes else 0.0
+        return indexes
 
     def encode(self, indexes: Sequence[int]) -> None:
         """Encode the documents of some changes by the service's model. InvalidRequestError for what it can't read."""
@@ -131,23 +131,23 @@ class DocumentWrites:
             for index in indexes:  # the wrong one raises again
                 self.encode([index])
             return
-        for index, one in zip(indexes, encoded, strict=True):
-            self.changes[index] = replace(self.changes[index], vector=one.vector, impacts=one.impacts)
-            self._encoded[index] = one
+        for index, encoding in zip(indexes, encoded, strict=True):
+            self.changes[index] = replace(self.changes[index], vector=encoding.vector, impacts=encoding.impacts)
+            self._encoded[index] = encoding
 
     def write(self) -> list[Result]:
         """Make the changes, and return what became of each. WriteFailedError, NoRoomError, and DeadlineError, which
         leaves open whether they were made."""
         with _writing():
-            return self.live.write(self.changes, self._until, wait=self.wait)
+            return self.live.write(self.changes, self._deadline, wait=self.wait)
 
     def result(self, results: Sequence[Result]) -> Written | None:
         """Return the result of the only change, None where there was nothing to delete. InvalidRequestError for what
         the index can't have, VersionConflictError."""
         ((change, result),) = zip(self.changes, results, strict=True)
         if isinstance(result, UnencodedError):
-            given = change.vector is not None or change.impacts is not None
-            raise _invalid(result, "Send both, or neither." if given else _NO_MODEL)
+            has_encoding = change.vector is not None or change.impacts is not None
+            raise _invalid(result, "Send both, or neither." if has_encoding else _NO_MODEL)
         with _writing():
             if isinstance(result, LightRetrieverError):
                 raise result
@@ -167,34 +167,34 @@ class DocumentWrites:
             raise _not_found(self.changes[0].id)
         return DocumentDeleted(id=self.changes[0].id)
 
-    def made(self, results: Sequence[Result]) -> DocumentChanges:
+    def changed(self, results: Sequence[Result]) -> DocumentChanges:
         """Return the answer for many; what is refused because of the document that is there is told for its line."""
-        made = []
+        changes = []
         for index, (change, result) in enumerate(zip(self.changes, results, strict=True)):
             if isinstance(result, Written):
                 done: Literal["created", "changed", "deleted"] = "created" if result.created else "changed"
                 done = "deleted" if change.document is None else done
                 encoded, cut = self._read(index)
-                one = DocumentChange(id=change.id, result=done, version=result.version, encoded=encoded, cut=cut)
+                entry = DocumentChange(id=change.id, result=done, version=result.version, encoded=encoded, cut=cut)
             elif result is None:
-                one = DocumentChange(id=change.id, result="missing")
+                entry = DocumentChange(id=change.id, result="missing")
             else:
-                one = DocumentChange(id=change.id, result="refused", reason=str(result))
-            made.append(one)
-        return DocumentChanges(results=made)
+                entry = DocumentChange(id=change.id, result="refused", reason=str(result))
+            changes.append(entry)
+        return DocumentChanges(results=changes)
 
     def seen(self, position: int) -> bool:
         """True if all searches see the changes up to a position. DeadlineError when it is too late."""
         if self.live.followed(position):
             return True
-        if perf_counter() >= self._until:
+        if perf_counter() >= self._deadline:
             raise DeadlineError("The change was made, but another process did not search it in time.")
         return False
 
     def _read(self, index: int) -> tuple[bool, bool]:
         """Return whether the model encoded a document, and whether it read its beginning alone."""
-        one = self._encoded.get(index)
-        return one is not None, one is not None and one.cut
+        encoding = self._encoded.get(index)
+        return encoding is not None, encoding is not None and encoding.cut
 
 
 def read_lines(engine: SearchEngine, lines: Sequence[DocumentLine]) -> list[Change]:
@@ -265,7 +265,7 @@ def _live(engine: SearchEngine) -> LiveDocuments:
     return live
 
 
-def _until(engine: SearchEngine, clock: StageClock, *, wait: bool = False) -> float:
+def _deadline(engine: SearchEngine, clock: StageClock, *, wait: bool = False) -> float:
     return clock.arrived + engine.settings.deadline_ms / 1e3 + (REFRESH_S if wait else 0.0)
 
 

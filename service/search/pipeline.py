@@ -73,7 +73,7 @@ def search(context: SearchContext) -> Plain:
     it has too many tokens to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer.
     """
     parts, plan = context.parts, context.plan
-    if perf_counter() >= context.until(SEARCH_UNTIL):
+    if perf_counter() >= context.deadline(SEARCH_UNTIL):
         raise DeadlineError(
             f"The search had not begun {context.clock.total() * 1e3:.0f} ms after the request came, too late for its "
             f"deadline of {plan.deadline_ms:g} ms. Allow more time, or try again later."
@@ -88,7 +88,7 @@ def search(context: SearchContext) -> Plain:
     if parts.rules is not None and not plan.lists:
         context.plan = rewrite(context.plan, parts.rules.value)
     if context.plan.added:  # without those that no leg knows, as an error must not name what nobody sent
-        context.plan = replace(context.plan, added=[one for one in context.plan.added if _is_known(context, one[0])])
+        context.plan = replace(context.plan, added=[pair for pair in context.plan.added if _is_known(context, pair[0])])
     for _ in range(_ATTEMPTS):
         try:
             return _list(context) if plan.lists else _search(context)
@@ -108,10 +108,10 @@ def _search(context: SearchContext) -> Plain:
             allowed = parts.documents.where(plan.condition)
     if plan.request.query is not None and plan.request.sort is None:
         query = replace(query, named=named(plan.request.query))
-    results = parts.backends.search(query, legs, plan.candidates, allowed, context.until(SEARCH_UNTIL))
+    results = parts.backends.search(query, legs, plan.candidates, allowed, context.deadline(SEARCH_UNTIL))
     query, hits = results.query, _hits(context, results, legs)
     pinned = _pinned(context) if plan.pinned and plan.request.sort is None else {}
-    with parts.backends.within(context.until()):
+    with parts.backends.within(context.deadline()):
         started = perf_counter()
         table = align([*hits.values()], [*hits])
         first = list(dict.fromkeys([*pinned.values(), *results.named.tolist()]))
@@ -175,7 +175,7 @@ def _of_document(context: SearchContext, document_id: str, *, dense: bool, spars
     """Return the query for documents like another, without its vector unless `dense`, without terms unless `sparse`.
     DocumentNotFoundError if no document has this id."""
     backends, store = context.parts.backends, context.parts.documents.store
-    with context.clock.measure("encode"), backends.within(context.until(SEARCH_UNTIL)), reading():
+    with context.clock.measure("encode"), backends.within(context.deadline(SEARCH_UNTIL)), reading():
         ordinal = store.ordinal(document_id)
         if ordinal is None:
             raise DocumentNotFoundError.of(FieldError("like", "no document has this id", shortened(document_id)))
@@ -223,7 +223,7 @@ def _pinned(context: SearchContext) -> dict[str, int]:
     plan, documents = context.plan, context.parts.documents
     wanted = ("ids", str(len(plan.pinned)), *plan.pinned)
     context.require_time("find the pinned documents")
-    with context.clock.measure("filter"), context.parts.backends.within(context.until(RESCORE_UNTIL)):
+    with context.clock.measure("filter"), context.parts.backends.within(context.deadline(RESCORE_UNTIL)):
         allowed = documents.where(all_of(plan.condition, wanted) or wanted)
         with reading():
             ordinals = documents.store.listed(allowed, None, 0, len(plan.pinned))
@@ -250,9 +250,9 @@ def _best_named(
     """Return the documents whose name a query is, those whose id it is first, then by score."""
     scores = np.nan_to_num(fused.scores[np.searchsorted(table.ordinals, named)]).tolist()
     with reading():
-        ids = [one for kind, _, *names in query.named if kind == "ids" for one in names]
-        of_ids = {context.parts.documents.store.ordinal(one) for one in ids}
-    order = sorted(zip(named.tolist(), scores, strict=True), key=lambda one: (one[0] not in of_ids, -one[1]))
+        ids = [document_id for kind, _, *names in query.named if kind == "ids" for document_id in names]
+        of_ids = {context.parts.documents.store.ordinal(document_id) for document_id in ids}
+    order = sorted(zip(named.tolist(), scores, strict=True), key=lambda pair: (pair[0] not in of_ids, -pair[1]))
     return [ordinal for ordinal, _ in order]
 
 
@@ -266,10 +266,10 @@ def _filled(
     if read is not None:
         table.scores[table.legs.index("dense")], shares = read.dense, read.shares
     else:
-        shares = _asked(context, "sparse", partial(legs["sparse"].shares, query, table.ordinals), RESCORE_UNTIL)
+        shares = _ask_leg(context, "sparse", partial(legs["sparse"].shares, query, table.ordinals), RESCORE_UNTIL)
         dense = table.legs.index("dense")
         if (missing := table.missing(dense)).size:
-            scores = _asked(context, "dense", partial(legs["dense"].scores, query, missing), RESCORE_UNTIL)
+            scores = _ask_leg(context, "dense", partial(legs["dense"].scores, query, missing), RESCORE_UNTIL)
             if scores is not None:
                 table.fill(dense, scores)
     if shares is not None:
@@ -278,13 +278,13 @@ def _filled(
     return shares
 
 
-def _asked(context: SearchContext, name: LegName, call: Callable[[], T], share: float = 1.0) -> T | None:
+def _ask_leg(context: SearchContext, name: LegName, call: Callable[[], T], share: float = 1.0) -> T | None:
     """Return what a leg gives for the candidates; None, with the reason in `unscored`, if it fails, or if a share of
     the deadline is over."""
     reason: Reason = "late"
     try:
-        if perf_counter() < context.until(share):
-            with context.parts.backends.within(context.until(share)):
+        if perf_counter() < context.deadline(share):
+            with context.parts.backends.within(context.deadline(share)):
                 return call()
     except DocumentsGoneError:
         raise
@@ -318,16 +318,16 @@ def _fused(
     (dense, sparse), background = table.scores, context.parts.background  # both legs, in this order
     if plan.normalization == "evidence" and background is not None:
         of_dense, of_sparse = evidence(query.dense, background, dense, sparse, largest)
-        known = weights[0] * of_dense, weights[1] * of_sparse
-        if (total := sum(known)) > 0:
-            weights = [known[0] / total, known[1] / total]
+        weighted = weights[0] * of_dense, weights[1] * of_sparse
+        if (total := sum(weighted)) > 0:
+            weights = [weighted[0] / total, weighted[1] / total]
     fused = fuse_linear(table, weights, plan.normalization)
     if not plan.feedback or not fused.order.size or not (score := float(sparse[fused.order[0]])) > 0:
         return fused
     first, weight = fused.order[0], plan.feedback * word_share(score, largest)
     if read is not None:
         scores = products(read.vectors, moved_query(query.dense, read.vectors[first], weight))
-    elif (again := _asked(context, "dense", partial(_scores_again, context, query, table, first, weight))) is None:
+    elif (again := _ask_leg(context, "dense", partial(_scores_again, context, query, table, first, weight))) is None:
         return fused
     else:
         scores = again
@@ -389,13 +389,13 @@ def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned:
 
 def _relevance(context: SearchContext, reranker: Reranker, table: CandidateTable, order: list[int]) -> dict[int, float]:
     """Return the reranking model's scores of the first columns; none if it fails or is late."""
-    plan, until = context.plan, context.until(RERANK_UNTIL)
+    plan, deadline = context.plan, context.deadline(RERANK_UNTIL)
     top = order[: reranker.top]
     if not top:
         return {}
     documents = context.parts.documents.fetch(table.ordinals[top], ["title", "text"])
-    call = partial(reranker.scores, plan.text, [fields for _, fields in documents], until)
-    outcome = context.parts.executor.gather({RERANK: call}, until)[RERANK]
+    call = partial(reranker.scores, plan.text, [fields for _, fields in documents], deadline)
+    outcome = context.parts.executor.gather({RERANK: call}, deadline)[RERANK]
     if outcome.value is not None:
         context.clock.add(RERANK, outcome.started, outcome.ended)
         return dict(zip(top, outcome.value, strict=True))
@@ -416,13 +416,13 @@ def _list(context: SearchContext) -> Plain:
     request, store = plan.request, parts.documents.store
     if request.sort is not None:
         order = Order(request.sort.field, plan.kinds[request.sort.field], request.sort.order == "desc")
-    with parts.backends.within(context.until()):
+    with parts.backends.within(context.deadline()):
         if plan.condition is not None:
             with context.clock.measure("filter"):
                 allowed = parts.documents.where(plan.condition)
         context.require_time("order the documents")
         with context.clock.measure("rank"), reading():
-            seconds = context.until(RESCORE_UNTIL) - perf_counter()
+            seconds = context.deadline(RESCORE_UNTIL) - perf_counter()
             ordinals = store.listed(allowed, order, request.offset, request.k, seconds)
             (total,) = store.totals([allowed])
         return build_listing(context, ordinals, total, allowed)

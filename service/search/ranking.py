@@ -135,9 +135,9 @@ def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], places: npt.NDAr
     descending = sort.order == "desc"
     first = max if descending else min
     keys = [first(values_of(kind, value), default=None) for value in values]
-    known = [place for place in places.tolist() if keys[place] is not None]
-    known.sort(key=keys.__getitem__, reverse=descending)  # stable, also in reverse
-    return np.array([*known, *(place for place in places.tolist() if keys[place] is None)], np.intp)
+    present = [row for row in places.tolist() if keys[row] is not None]
+    present.sort(key=keys.__getitem__, reverse=descending)  # stable, also in reverse
+    return np.array([*present, *(row for row in places.tolist() if keys[row] is None)], np.intp)
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -174,23 +174,23 @@ class Reranker:
         """Return that of the settings, if they name one."""
         return None if settings.rerank_url is None else cls(settings.rerank_url, settings)
 
-    def scores(self, query: str, documents: Sequence[dict[str, Any]], until: float) -> list[float]:
+    def scores(self, query: str, documents: Sequence[dict[str, Any]], deadline: float) -> list[float]:
         """Return a score for each document, of its title and text, and give up a second after the `perf_counter` time
-        `until`. TimeoutError if too many searches wait for the model, OSError if there is no answer, ValueError if it
-        is not the expected JSON.
+        `deadline`. TimeoutError if too many searches wait for the model, OSError if there is no answer, ValueError if
+        it is not the expected JSON.
         """
-        begun = self._begin(until)
+        begun = self._begin(deadline)
         try:
-            return self._scores(query, documents, until)
+            return self._scores(query, documents, deadline)
         finally:
             with self._changed:
                 self._asking.remove(begun)
                 self._changed.notify()
 
-    def _begin(self, until: float) -> float:
+    def _begin(self, deadline: float) -> float:
         """Wait for a turn, and return the `perf_counter` time of its begin. TimeoutError if there is none in time."""
         now = perf_counter()
-        patience_s = _PATIENCE * (until - now)
+        patience_s = _PATIENCE * (deadline - now)
         with self._changed:
             while len(self._asking) >= self._most:
                 left_s = min(now, self._asking[0]) + patience_s - perf_counter()
@@ -200,18 +200,18 @@ class Reranker:
             self._asking.append(begun)
             return begun
 
-    def _scores(self, query: str, documents: Sequence[dict[str, Any]], until: float) -> list[float]:
+    def _scores(self, query: str, documents: Sequence[dict[str, Any]], deadline: float) -> list[float]:
         texts, scores = [text_of(fields)[: self._characters] for fields in documents], list[float]()
         for start in range(0, len(texts), _BATCH):
-            if start and perf_counter() > until:
+            if start and perf_counter() > deadline:
                 raise OSError(f"the reranker had read {start} of {len(texts)} texts when the time was over")
             part = texts[start : start + _BATCH]
-            asked = {"query": query, "texts": part, "truncate": True}
+            body = {"query": query, "texts": part, "truncate": True}
             if self._model is not None:
-                asked = {"model": self._model, "query": query, "documents": part, "top_n": len(part)}
-            request = Request(self._url, orjson.dumps(asked), self._headers)
+                body = {"model": self._model, "query": query, "documents": part, "top_n": len(part)}
+            request = Request(self._url, orjson.dumps(body), self._headers)
             try:
-                with _OPENER.open(request, timeout=max(0.0, until - perf_counter()) + _GRACE_S) as answer:
+                with _OPENER.open(request, timeout=max(0.0, deadline - perf_counter()) + _GRACE_S) as answer:
                     content = answer.read(_LONGEST_ANSWER)
             except HTTPError as error:
                 raise OSError(f"the reranker answered {error.code}: {error.read(300)!r}") from error
@@ -225,11 +225,11 @@ def _read(content: bytes, count: int, named: bool) -> list[float]:
     """
     answer = json.loads(content)
     try:
-        given, score = (answer["results"], "relevance_score") if named else (answer, "score")
-        found = {item["index"]: float(item[score]) for item in given}
-        scores = [found[place] for place in range(count)]
+        results, score = (answer["results"], "relevance_score") if named else (answer, "score")
+        by_index = {item["index"]: float(item[score]) for item in results}
+        scores = [by_index[index] for index in range(count)]
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"the reranker did not give an index and a score for each text: {content[:200]!r}") from error
-    if len(given) != count or not all(map(math.isfinite, scores)):
-        raise ValueError(f"the reranker gave {len(given)} scores for {count} texts, or one that is not finite")
+    if len(results) != count or not all(map(math.isfinite, scores)):
+        raise ValueError(f"the reranker gave {len(results)} scores for {count} texts, or one that is not finite")
     return scores

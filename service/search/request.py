@@ -97,7 +97,9 @@ def read_operators(query: str) -> Operators:
     text, exclusions = query, ""
     if (parts := _WITH_EXCLUSIONS.fullmatch(query)) and any(map(str.isalnum, parts[1])):
         text, exclusions = parts[1].rstrip(), parts[2]
-    excluded, phrases = (list(dict.fromkeys(one)) for one in (_EXCLUSION.findall(exclusions), _PHRASE.findall(text)))
+    excluded, phrases = (
+        list(dict.fromkeys(matches)) for matches in (_EXCLUSION.findall(exclusions), _PHRASE.findall(text))
+    )
     return Operators(text, excluded, phrases)
 
 
@@ -165,13 +167,13 @@ class SearchContext:
     missing: dict[LegName | Literal["rerank"], Reason] = field(default_factory=dict)
     unscored: dict[LegName, Reason] = field(default_factory=dict)
 
-    def until(self, share: float = 1.0) -> float:
+    def deadline(self, share: float = 1.0) -> float:
         """Return the `perf_counter` time at which a share of the deadline is over."""
         return self.clock.arrived + share * self.plan.deadline_ms / 1e3
 
     def require_time(self, task: str) -> None:
         """Raise DeadlineError, which names the task, if the deadline is over."""
-        if perf_counter() >= self.until():
+        if perf_counter() >= self.deadline():
             raise DeadlineError(
                 f"There was no time left to {task} within {self.plan.deadline_ms:g} ms. "
                 "Allow more time, or ask for less."
@@ -288,7 +290,7 @@ class RequestReader:
         if self.phrases is None:
             return []
         words = words_of(phrases, self.phrases)
-        return [("phrase", self.phrases, phrase) for phrase, own in zip(phrases, words, strict=True) if own]
+        return [("phrase", self.phrases, phrase) for phrase, terms in zip(phrases, words, strict=True) if terms]
 
     def _legs(self, request: SearchRequest) -> dict[LegName, float]:
         """Return the legs to search, which excludes those of weight 0 and those that the bundle lacks."""
@@ -388,8 +390,8 @@ class RequestReader:
             yield FieldError("prefix", reason, value=True)
 
     def _of_ranking(self, request: SearchRequest) -> Iterator[FieldError]:
-        for place, boost in enumerate(request.boosts):
-            yield from self._of_boost(f"boosts.{place}", boost)
+        for index, boost in enumerate(request.boosts):
+            yield from self._of_boost(f"boosts.{index}", boost)
         if request.sort is not None:
             if request.sort.field not in self.filters:
                 message = f"only declared fields can be sorted by: {listed(self.filters)}"
@@ -452,6 +454,6 @@ class RequestReader:
 
 
 def _raise_all(errors: Iterator[FieldError] | list[FieldError]) -> None:
-    found = list(errors)
-    if found:
-        raise InvalidRequestError.of(*found)
+    wrong = list(errors)
+    if wrong:
+        raise InvalidRequestError.of(*wrong)

@@ -20,7 +20,7 @@ from lightretriever.service.search.words import STOP_WORDS, WORD
 
 __all__ = ["Rules", "RulesFile", "rewrite"]
 
-_MOST_ADDED: Final = 50  # words that synonyms add to a query
+_MAX_ADDED: Final = 50  # words that synonyms add to a query
 _MAX_SHARE: Final = 0.5  # of added words, each by its weight, beside those of the query
 
 
@@ -99,13 +99,18 @@ class Rules:
         different = {*query.split()}
         for phrase, weight, texts in self._synonyms:
             if phrase in query:
-                for name, lowered in _bounded([(name, weight) for name, own in texts if own not in query], phrase):
+                for name, lowered in _bounded([(name, weight) for name, words in texts if words not in query], phrase):
                     added[name] = max(lowered, added.get(name, 0.0))
         pinned, hidden = (
-            {one: None for whole, part, ids in rules if (part <= different if part else whole == query) for one in ids}
+            {
+                document_id: None
+                for whole, part, ids in rules
+                if (part <= different if part else whole == query)
+                for document_id in ids
+            }
             for rules in (self._pinned, self._hidden)
         )
-        return _bounded(list(added.items())[:_MOST_ADDED], query), [*pinned], [*hidden]
+        return _bounded(list(added.items())[:_MAX_ADDED], query), [*pinned], [*hidden]
 
 
 def _bounded(added: list[tuple[str, float]], words: str) -> list[tuple[str, float]]:

@@ -49,9 +49,9 @@ class Snippets:
     def of(self, texts: Sequence[str], length: int) -> list[Snippet]:
         """Return each text's best part of up to `length` characters; its beginning if no word matches."""
         places = self._vocabulary.places_of([text[:LONGEST_READ] for text in texts], self._weights)
-        return [self._one(text, found, length) for text, found in zip(texts, places, strict=True)]
+        return [self._snippet(text, of_text, length) for text, of_text in zip(texts, places, strict=True)]
 
-    def _one(self, text: str, places: Sequence[Place], length: int) -> Snippet:
+    def _snippet(self, text: str, places: Sequence[Place], length: int) -> Snippet:
         matches = self._matches(text[:LONGEST_READ], places)
         start, end = _window(text, self._best(matches, length), length)
         inside = [(match.start - start, match.end - start) for match in matches if start <= match.start < end]
@@ -59,18 +59,18 @@ class Snippets:
 
     def _matches(self, text: str, places: Sequence[Place]) -> list[_Match]:
         """Return the matches in a text, by their places; none overlap."""
-        begins, matches = [place.start for place in places], list[_Match]()
+        begins, matches = [span.start for span in places], list[_Match]()
         around, words = range(0), list[tuple[int, int]]()
-        for place in places:
-            if (term := place.term) not in self._weights:
+        for span in places:
+            if (term := span.term) not in self._weights:
                 continue
-            if not (place.start in around and place.end <= around.stop):
-                around = _between_spaces(text, place)
+            if not (span.start in around and span.end <= around.stop):
+                around = _between_spaces(text, span)
                 words = [word.span() for word in WORD.finditer(text, around.start, around.stop)]
-            (start, end), terms = _whole(text, words, place), frozenset({term})
+            (start, end), terms = _whole(text, words, span), frozenset({term})
             if self._vocabulary.token_of(term) is not None:
                 inside = places[bisect_left(begins, start) : bisect_left(begins, end)]
-                if not all(self._is_known(one.term) for one in inside):
+                if not all(self._is_known(token.term) for token in inside):
                     continue
             if matches and start < matches[-1].end:
                 last = matches.pop()
@@ -88,14 +88,14 @@ class Snippets:
         best, key = (0, 0), (0.0, 0)
         inside = dict.fromkeys(self._weights, 0)
         weight, last = 0.0, 0
-        for place, first in enumerate(matches):
-            last = max(last, place)
+        for index, first in enumerate(matches):
+            last = max(last, index)
             while last < len(matches) and matches[last].end - first.start <= length:
                 for term in matches[last].terms:
                     weight += 0.0 if inside[term] else self._weights[term]
                     inside[term] += 1
                 last += 1
-            if last == place:  # a word that is longer than a snippet
+            if last == index:  # a word that is longer than a snippet
                 continue
             end = matches[last - 1].end
             if (round(weight, 6), first.start - end) > key:
@@ -116,28 +116,28 @@ def snippets_of(
 ) -> list[dict[str, Snippet]]:
     """Return the snippets of each document's fields of these names. `require_time` is called again and again, and may
     raise."""
-    snippets, found = Snippets(vocabulary, query), list[dict[str, Snippet]]()
+    snippets, results = Snippets(vocabulary, query), list[dict[str, Snippet]]()
     for start in range(0, len(documents), _AT_ONCE):
         require_time("make the snippets")
         texts = [
             {name: text for name in names if isinstance(text := fields.get(name), str)}
             for fields in documents[start : start + _AT_ONCE]
         ]
-        made = iter(snippets.of([text for of_document in texts for text in of_document.values()], length))
-        found += [{name: next(made) for name in of_document} for of_document in texts]
-    return found
+        remaining = iter(snippets.of([text for of_document in texts for text in of_document.values()], length))
+        results += [{name: next(remaining) for name in of_document} for of_document in texts]
+    return results
 
 
-def _between_spaces(text: str, place: Place) -> range:
+def _between_spaces(text: str, span: Place) -> range:
     """The part of a text without a space in which a place is; no word goes beyond."""
-    end = text.find(" ", place.end)
-    return range(text.rfind(" ", 0, place.start) + 1, len(text) if end < 0 else end)
+    end = text.find(" ", span.end)
+    return range(text.rfind(" ", 0, span.start) + 1, len(text) if end < 0 else end)
 
 
-def _whole(text: str, words: Sequence[tuple[int, int]], place: Place) -> tuple[int, int]:
+def _whole(text: str, words: Sequence[tuple[int, int]], span: Place) -> tuple[int, int]:
     """The whole word in which a place is, with the signs of a name such as c++; both parts of a hyphen for a place
     where they are joined; the place itself in a script without spaces."""
-    _, start, end = place
+    _, start, end = span
     row = bisect_right(words, start, key=itemgetter(0)) - 1
     if row >= 0 and start == end and (joined := HYPHENED.search(text, words[row][0])) and joined.end() - 1 == start:
         return joined.start(), joined.end(2)

@@ -43,7 +43,7 @@ from lightretriever.service.search.request import Plan, outside_quotes
 __all__ = [
     "HYPHENED",
     "MAX_COMPLETIONS",
-    "MOST_WORDS",
+    "MAX_WORDS",
     "SIGN",
     "STOP_WORDS",
     "UNSPACED",
@@ -55,17 +55,17 @@ __all__ = [
 ]
 
 
-def _marks(places: Iterable[int]) -> str:
+def _marks(points: Iterable[int]) -> str:
     """Return the combining marks among these code points, as ranges of a regular expression."""
     ranges: list[list[int]] = []
-    for place in places:
-        character = chr(place)
+    for point in points:
+        character = chr(point)
         # The first two conditions are for speed; every mark satisfies them.
         if character.isprintable() and not character.isalnum() and unicodedata.category(character)[0] == "M":
-            if ranges and ranges[-1][1] == place - 1:
-                ranges[-1][1] = place
+            if ranges and ranges[-1][1] == point - 1:
+                ranges[-1][1] = point
             else:
-                ranges.append([place, place])
+                ranges.append([point, point])
     return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
 
 
@@ -108,14 +108,14 @@ STOP_WORDS: Final = frozenset(_ENGLISH.split())
 MAX_COMPLETIONS: Final = 12
 """Most completions of a word."""
 
-MOST_WORDS: Final = 8
+MAX_WORDS: Final = 8
 """Most words of a query that are compared with those of the corpus, since each takes milliseconds."""
 
 _CONSIDERED: Final = 100  # most frequent words that are compared with the rest of the query
 _NEARNESS: Final = 8.0
 _WHOLE: Final = 4.0  # factor of a beginning that is a word
-_LEAST_SHARE: Final = 0.05  # of the best score; what has less is not suggested
-_LEAST_WEIGHT: Final = 0.1
+_MIN_SHARE: Final = 0.05  # of the best score; what has less is not suggested
+_MIN_WEIGHT: Final = 0.1
 _CHUNK: Final = re.compile(r"\S+")
 _LAST: Final = re.compile(rf"(?:(?<!\S)|(?<=\w\w[-\u2010\u2011]))(?:[^\W\d_](?>{_MARK}*))+$")
 """The last word of a query, where only blanks, or a hyphen behind two letters, are before it."""
@@ -147,7 +147,7 @@ def read_typed(plan: Plan, words: Spelling, encoder: QueryEncoder) -> Plan:
         phrases = plan.facts.get("phrases", {})
         loose = outside_quotes(query) if any(phrases.values()) else query
         doubtful = [word for word in _words_alone(loose) if word.span() not in better]
-        doubtful = [word for word in doubtful if _is_doubtful(word.group(), encoder.tokenizer)][:MOST_WORDS]
+        doubtful = [word for word in doubtful if _is_doubtful(word.group(), encoder.tokenizer)][:MAX_WORDS]
         corrections = words.corrections([word.group().lower() for word in doubtful])
         better |= dict(zip((word.span() for word in doubtful), corrections, strict=True))
         corrected = _replaced(query, better)
@@ -161,7 +161,12 @@ def read_typed(plan: Plan, words: Spelling, encoder: QueryEncoder) -> Plan:
     if completions:
         last_word = len(text) - len(completions[0].word), len(text)
         facts["completions"] = [_replaced(text, {last_word: word}) + excluded for word, _ in completions]
-    return replace(plan, text=text, added=[one for one in completions[1:] if one.weight > 0], facts=plan.facts | facts)
+    return replace(
+        plan,
+        text=text,
+        added=[completion for completion in completions[1:] if completion.weight > 0],
+        facts=plan.facts | facts,
+    )
 
 
 def exclude(plan: Plan, words: Spelling) -> Plan:
@@ -169,14 +174,14 @@ def exclude(plan: Plan, words: Spelling) -> Plan:
     `excluded` of its answer. Of one with several parts, such as wi-fi, they must not have all. One that no document has
     is text, as an option of a command may be."""
     text, conditions = plan.text, dict[str, tuple[str, ...]]()
-    parts = [WORD.findall(given.lower()) for given in plan.excluded]
+    parts = [WORD.findall(word.lower()) for word in plan.excluded]
     forms = iter(words.forms([*chain(*parts)]))  # one call, as each takes milliseconds
-    for given, own in zip(plan.excluded, parts, strict=True):
-        if all(spelt := [*islice(forms, len(own))]):
-            every = chain(*(("spelt", str(len(one)), *one) for one in spelt))
-            conditions[given] = ("not", "and", str(len(spelt)), *every)
+    for word, of_word in zip(plan.excluded, parts, strict=True):
+        if all(spelt := [*islice(forms, len(of_word))]):
+            every = chain(*(("spelt", str(len(spellings)), *spellings) for spellings in spelt))
+            conditions[word] = ("not", "and", str(len(spelt)), *every)
         else:
-            text += f" -{given}"
+            text += f" -{word}"
     facts = plan.facts | ({"excluded": [*conditions]} if conditions else {})
     condition = all_of(plan.condition, *conditions.values())
     return replace(plan, text=text, excluded=[*conditions], condition=condition, facts=facts)
@@ -208,9 +213,9 @@ def completions_of(beginning: str, rest: str, words: Spelling, encoder: QueryEnc
             spelt.setdefault(key, name)
     best = sorted(totals, key=lambda key: -totals[key])[:MAX_COMPLETIONS]
     shares = [(spelt[key], totals[key] / totals[best[0]]) for key in best]
-    likely = [(word, share**2) for word, share in shares if share >= _LEAST_SHARE]
-    kept = [Completion(word, weight if weight >= _LEAST_WEIGHT else 0.0) for word, weight in likely]
-    return [] if [one.word for one in kept] == [beginning] else kept
+    likely = [(word, share**2) for word, share in shares if share >= _MIN_SHARE]
+    kept = [Completion(word, weight if weight >= _MIN_WEIGHT else 0.0) for word, weight in likely]
+    return [] if [completion.word for completion in kept] == [beginning] else kept
 
 
 def _nearness(rest: str, names: Sequence[str], encoder: QueryEncoder, task: str) -> npt.NDArray[np.float64]:
