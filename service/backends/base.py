@@ -152,12 +152,12 @@ class Leg(Protocol):
         """The backend's name in `/info`, metrics and log lines."""
 
     def search(
-        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
     ) -> ScoredDocuments:
-        """Find the best `count` documents, or fewer, of those `among`.
+        """Find the best `count` documents, or fewer, of those `allowed`.
 
-        A document's score depends on neither `count` nor `among`. ValueError if `count` is below 1. TimeoutError at the
-        `perf_counter` time `until`, where the backend can be interrupted.
+        A document's score depends on neither `count` nor `allowed`. ValueError if `count` is below 1. TimeoutError at
+        the `perf_counter` time `deadline`, where the backend can be interrupted.
         """
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
@@ -203,20 +203,20 @@ class DocumentStore(Protocol):
     def of(self, ordinals: Ordinals) -> DocumentFilter:
         """Return the set of some documents (m,)."""
 
-    def counts(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
-        """Count the values of a keyword field in the documents `among`, the most frequent first, ties by value; None:
+    def counts(self, field: str, allowed: DocumentFilter | None) -> list[tuple[str, int]]:
+        """Count the values of a keyword field in the documents `allowed`, the most frequent first, ties by value; None:
         in all that there are."""
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:
         """Return the documents for which a condition holds, see `service.search.filters`."""
 
-    def totals(self, chosen: Sequence[DocumentFilter | None], among: DocumentFilter | None = None) -> list[int]:
-        """Return the number of documents in each set, of those `among`; None: all documents."""
+    def totals(self, chosen: Sequence[DocumentFilter | None], allowed: DocumentFilter | None = None) -> list[int]:
+        """Return the number of documents in each set, of those `allowed`; None: all documents."""
 
     def listed(
-        self, among: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
+        self, allowed: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
     ) -> Ordinals:
-        """Return the documents (m,) from the one at `offset` on, up to `count`, of those `among`, in an order, or by
+        """Return the documents (m,) from the one at `offset` on, up to `count`, of those `allowed`, in an order, or by
         ordinal; ties are by ordinal. TimeoutError after `seconds`, where the backend can be interrupted."""
 
     def close(self) -> None:
@@ -257,15 +257,20 @@ class Backends(Protocol):
         """Return the backends of the documents as they are now, for a search to use to its end."""
 
     def search(
-        self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
+        self,
+        query: EncodedQuery,
+        legs: Collection[LegName],
+        count: int,
+        allowed: DocumentFilter | None,
+        deadline: float,
     ) -> LegResults:
-        """Search these legs in parallel until `until`, each as `Leg.search` does. Every leg gets an outcome."""
+        """Search these legs in parallel until `deadline`, each as `Leg.search` does. Every leg gets an outcome."""
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the vectors of documents (m,) as the index has them, quantised or not: (m, D) float32."""
 
-    def within(self, until: float) -> AbstractContextManager[None]:
-        """End by `until` what this thread asks of the documents in the block, where that can be ended."""
+    def within(self, deadline: float) -> AbstractContextManager[None]:
+        """End by `deadline` what this thread asks of the documents in the block, where that can be ended."""
 
     def close(self) -> None:
         """Close the legs and the documents. Idempotent."""

@@ -82,21 +82,21 @@ class LuceneSparse:
         self._language: Language = language or "standard"
 
     def search(
-        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
     ) -> ScoredDocuments:
-        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`, ValueError if `count` is
+        """Find the best `count` documents. TimeoutError at the `perf_counter` time `deadline`, ValueError if `count` is
         below 1."""
         check_count(count)
-        left_s = until - perf_counter()
-        return ScoredDocuments(*self._index.search(query.terms, query.weights, count, among, left_s))
+        left_s = deadline - perf_counter()
+        return ScoredDocuments(*self._index.search(query.terms, query.weights, count, allowed, left_s))
 
     def find(
-        self, query: EncodedQuery, count: int, others: Ordinals, among: DocumentFilter | None, until: float
+        self, query: EncodedQuery, count: int, others: Ordinals, allowed: DocumentFilter | None, deadline: float
     ) -> FoundImpacts:
         """Find the best `count` documents as `search` does, and read the impacts of these and of others (m,).
-        TimeoutError at the `perf_counter` time `until`."""
-        asked = (query.terms, query.weights) if query.text is None else query.text
-        return self._index.find(asked, count, others, among, until - perf_counter(), self._language, query.named)
+        TimeoutError at the `perf_counter` time `deadline`."""
+        words = (query.terms, query.weights) if query.text is None else query.text
+        return self._index.find(words, count, others, allowed, deadline - perf_counter(), self._language, query.named)
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 for a document that shares no term. ValueError for an unknown ordinal."""
@@ -126,16 +126,16 @@ class FaissDense:
         self._index = index
 
     def search(
-        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
     ) -> ScoredDocuments:
-        """Find the best `count` documents. Faiss can't be interrupted, so `until` ends nothing. ValueError if `count`
-        is below 1."""
+        """Find the best `count` documents. Faiss can't be interrupted, so `deadline` ends nothing. ValueError if
+        `count` is below 1."""
         check_count(count)
-        return ScoredDocuments(*self._index.search(_vector(query), count, None if among is None else among.bits))
+        return ScoredDocuments(*self._index.search(_vector(query), count, None if allowed is None else allowed.bits))
 
-    def nearest(self, query: EncodedQuery, count: int, among: DocumentFilter | None) -> Ordinals:
+    def nearest(self, query: EncodedQuery, count: int, allowed: DocumentFilter | None) -> Ordinals:
         """Find the documents (m,) that `search` scores and picks the best `count` from."""
-        return self._index.nearest(_vector(query), count, None if among is None else among.bits)
+        return self._index.nearest(_vector(query), count, None if allowed is None else allowed.bits)
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents."""
@@ -207,9 +207,14 @@ class LocalBackends:
         return self
 
     def search(
-        self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
+        self,
+        query: EncodedQuery,
+        legs: Collection[LegName],
+        count: int,
+        allowed: DocumentFilter | None,
+        deadline: float,
     ) -> LegResults:
-        """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
+        """Search these legs until the `perf_counter` time `deadline`. Every leg gets an outcome."""
         with self._running.lock:
             self._running.count += 1
             running = self._running.count
@@ -217,38 +222,40 @@ class LocalBackends:
             both = len(legs) == 2
             handed_over = "dense" in legs and hands_over(self._search_bytes, running, self._running.processors)
             if both and not handed_over:
-                return self._search_both(query, count, among, until)
+                return self._search_both(query, count, allowed, deadline)
             here: dict[LegName, Callable[[], Any]] = {
-                name: partial(self.legs[name].search, query, count, among, until) for name in legs
+                name: partial(self.legs[name].search, query, count, allowed, deadline) for name in legs
             }
             if "sparse" in legs:
                 sparse = cast(LuceneSparse, self.legs["sparse"])
-                here["sparse"] = partial(sparse.find, query, count, NO_ORDINALS, among, until)
+                here["sparse"] = partial(sparse.find, query, count, NO_ORDINALS, allowed, deadline)
             lanes: dict[LegName, Callable[[], Any]] = {DENSE_LANE: here.pop("dense")} if handed_over else {}
-            outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(lanes, until, here)
+            outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(lanes, deadline, here)
             if "sparse" in legs:
                 return _results(outcomes, query)
             if not query.named:
                 return LegResults(outcomes, query)
             no_terms: tuple[list[str], npt.NDArray[np.float32]] = [], np.empty(0, np.float32)
             # Of the documents, as the sparse leg may not answer.
-            seek = partial(self.documents.find, no_terms, 1, NO_ORDINALS, among, named=query.named)
-            found = call_here(seek, until).value
-            return LegResults(outcomes, query, named=NO_ORDINALS if found is None else found.named)
+            seek = partial(self.documents.find, no_terms, 1, NO_ORDINALS, allowed, named=query.named)
+            matched = call_here(seek, deadline).value
+            return LegResults(outcomes, query, named=NO_ORDINALS if matched is None else matched.named)
         finally:
             with self._running.lock:
                 self._running.count -= 1
 
-    def _search_both(self, query: EncodedQuery, count: int, among: DocumentFilter | None, until: float) -> LegResults:
+    def _search_both(
+        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None, deadline: float
+    ) -> LegResults:
         """Search both legs in this thread, and read vectors and impacts of their candidates once."""
         dense, sparse = cast(FaissDense, self.legs["dense"]), cast(LuceneSparse, self.legs["sparse"])
-        nearest = call_here(partial(dense.nearest, query, count, among), until)
+        nearest = call_here(partial(dense.nearest, query, count, allowed), deadline)
         ordinals = NO_ORDINALS if nearest.value is None else nearest.value
-        found = call_here(partial(sparse.find, query, count, ordinals, among, until), until)
-        results = _results({"dense": nearest, "sparse": found}, query)
+        matched = call_here(partial(sparse.find, query, count, ordinals, allowed, deadline), deadline)
+        results = _results({"dense": nearest, "sparse": matched}, query)
         if nearest.value is None:
             return results
-        documents = np.sort(ordinals) if found.value is None else found.value.documents
+        documents = np.sort(ordinals) if matched.value is None else matched.value.documents
         scored = call_here(partial(dense.scored, query, documents), inf)
         if scored.value is None:
             results.outcomes["dense"] = Outcome(None, scored.reason, scored.error)
@@ -256,8 +263,8 @@ class LocalBackends:
         vectors, scores = scored.value
         hits = ScoredDocuments(*best_first(ordinals, scores[documents.searchsorted(ordinals)], count))
         results.outcomes["dense"] = Outcome(hits, started=nearest.started, ended=nearest.ended)
-        if found.value is not None:
-            shares = found.value.impacts.astype(np.float32) * found.value.weights
+        if matched.value is not None:
+            shares = matched.value.impacts.astype(np.float32) * matched.value.weights
             results.read = ReadCandidates(documents, shares, vectors, scores)
         return results
 
@@ -267,7 +274,7 @@ class LocalBackends:
             raise ValueError("the bundle has no dense leg")
         return self._dense.vectors(ordinals)
 
-    def within(self, until: float) -> AbstractContextManager[None]:
+    def within(self, deadline: float) -> AbstractContextManager[None]:
         """Do nothing: Lucene's documents can't be asked to end."""
         return nullcontext()
 
@@ -280,13 +287,13 @@ def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegR
     """Return what the legs gave, with the hits of the sparse leg in place of what it found, and the query with its
     terms."""
     sparse = outcomes["sparse"]
-    if (found := sparse.value) is None:
+    if (matched := sparse.value) is None:
         return LegResults(outcomes, query)
     if query.text is not None:
-        counts = found.weights.astype(np.int64)
-        query = replace(query, terms=[*found.terms], counts=counts, weights=found.weights, text=None)
-    hits = replace(sparse, value=ScoredDocuments(found.ordinals, found.scores))
-    return LegResults({**outcomes, "sparse": hits}, query, named=found.named)
+        counts = matched.weights.astype(np.int64)
+        query = replace(query, terms=[*matched.terms], counts=counts, weights=matched.weights, text=None)
+    hits = replace(sparse, value=ScoredDocuments(matched.ordinals, matched.scores))
+    return LegResults({**outcomes, "sparse": hits}, query, named=matched.named)
 
 
 class LiveBackends(LocalBackends):

@@ -54,10 +54,10 @@ class ClusterLeg:
         self._documents = documents
 
     def search(
-        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
+        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
     ) -> ScoredDocuments:
-        """Find the best `count` documents. TimeoutError at the `perf_counter` time `until`."""
-        return result_of(self._group.search([self.name], query, count, among, until)[0][self.name])
+        """Find the best `count` documents. TimeoutError at the `perf_counter` time `deadline`."""
+        return result_of(self._group.search([self.name], query, count, allowed, deadline)[0][self.name])
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 in the sparse leg for a document that shares no term."""
@@ -67,8 +67,8 @@ class ClusterLeg:
         """Return the share of each token or term, from the documents' vectors or impacts."""
         if self.name == "dense":
             return query.dense_shares(self.vectors(ordinals))
-        found = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
-        impacts = [[row.get(term, 0) for term in query.terms] for row in found]
+        features = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
+        impacts = [[row.get(term, 0) for term in query.terms] for row in features]
         rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
         shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
         return shares
@@ -100,22 +100,27 @@ class ClusterBackends:
         return self
 
     def search(
-        self, query: EncodedQuery, legs: Collection[LegName], count: int, among: DocumentFilter | None, until: float
+        self,
+        query: EncodedQuery,
+        legs: Collection[LegName],
+        count: int,
+        allowed: DocumentFilter | None,
+        deadline: float,
     ) -> LegResults:
-        """Search these legs until the `perf_counter` time `until`. Every leg gets an outcome."""
-        trip = partial(self.cluster.search, list(legs), query, count, among, until)
-        whole = self._executor.gather({CLUSTER_LANE: trip}, until)[CLUSTER_LANE]
-        found, named = (None, NO_ORDINALS) if whole.value is None else whole.value
-        outcome = Outcome(found, whole.reason, whole.error, whole.started, whole.ended, whole.handed_s)
+        """Search these legs until the `perf_counter` time `deadline`. Every leg gets an outcome."""
+        trip = partial(self.cluster.search, list(legs), query, count, allowed, deadline)
+        whole = self._executor.gather({CLUSTER_LANE: trip}, deadline)[CLUSTER_LANE]
+        hits, named = (None, NO_ORDINALS) if whole.value is None else whole.value
+        outcome = Outcome(hits, whole.reason, whole.error, whole.started, whole.ended, whole.handed_s)
         return LegResults(split(outcome, legs), query, named=named)
 
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the vectors of documents (m, D), as the bundle has them."""
         return self._by_name["dense"].vectors(ordinals)
 
-    def within(self, until: float) -> AbstractContextManager[None]:
-        """End by `until` what this thread asks of the documents in the block."""
-        return self.cluster.within(until)
+    def within(self, deadline: float) -> AbstractContextManager[None]:
+        """End by `deadline` what this thread asks of the documents in the block."""
+        return self.cluster.within(deadline)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -168,9 +173,9 @@ def _check(meta: IndexMeta, bundle: Bundle, alias: str, index: str) -> None:
             f"{manifest.digest[:12]} of {manifest.name!r}.",
             remedy="Push this bundle, or serve the one that the index was written from.",
         )
-    for name, found, expected in (
+    for name, actual, expected in (
         ("values in a vector", meta.dimension, None if manifest.dense is None else manifest.dimension),
         ("documents", meta.documents, manifest.documents),
     ):
-        if found != expected:
-            raise BundleError(f"{index} has {found} {name}, the bundle {expected}.", remedy="Push the bundle again.")
+        if actual != expected:
+            raise BundleError(f"{index} has {actual} {name}, the bundle {expected}.", remedy="Push the bundle again.")

@@ -46,8 +46,8 @@ T = TypeVar("T")
 
 _PROBE_S: Final = 0.5  # time for a probe
 _BETWEEN_PROBES_S: Final = 1.0
-_MOST_NAMED: Final = 10  # documents, as in Java's DocumentFilter
-_UNTIL: Final = ContextVar[float]("until", default=inf)
+_MAX_NAMED: Final = 10  # documents, as in Java's DocumentFilter
+_DEADLINE: Final = ContextVar[float]("deadline", default=inf)
 
 
 class ClusterLegs:
@@ -61,7 +61,7 @@ class ClusterLegs:
     def __init__(self, cluster: Cluster, alias: str, index: str, meta: IndexMeta, timeout_s: float) -> None:
         """`timeout_s` is the time for a trip without a deadline. `close` closes the connections."""
         version = ".".join(map(str, cluster.version))
-        self.place = ClusterFacts(address=cluster.name, version=version, alias=alias, index=index, engine=meta.engine)
+        self.facts = ClusterFacts(address=cluster.name, version=version, alias=alias, index=index, engine=meta.engine)
         """Where the legs are searched: by the index that the alias stood for when they were opened."""
         self.meta = meta
         self.live = LiveIndex(cluster, alias, index, meta)
@@ -77,29 +77,29 @@ class ClusterLegs:
         names: Sequence[LegName],
         query: EncodedQuery,
         count: int,
-        among: DocumentFilter | None = None,
-        until: float = inf,
+        allowed: DocumentFilter | None = None,
+        deadline: float = inf,
     ) -> tuple[dict[LegName, ScoredDocuments | Exception], Ordinals]:
         """Find the best `count` documents of each leg, and those that the query names. ValueError if `count` is below
         1."""
         check_count(count)
-        searches: list[tuple[str, Query]] = [(name, self._search(name, query, count, among)) for name in names]
+        searches: list[tuple[str, Query]] = [(name, self._search(name, query, count, allowed)) for name in names]
         for condition in query.named:
-            searches.append(("named", listing(matching(filter_query(condition), among), None, 0, _MOST_NAMED + 1)))
+            searches.append(("named", listing(matching(filter_query(condition), allowed), None, 0, _MAX_NAMED + 1)))
         legs, named = dict[LegName, ScoredDocuments | Exception](), list[int]()
-        for name, answer in zip([*names, *query.named], self.ask(searches, until), strict=True):
+        for name, answer in zip([*names, *query.named], self.ask(searches, deadline), strict=True):
             if not isinstance(name, tuple):
-                legs[name] = answer if isinstance(answer, Exception) else self._found(name, answer)
-            elif not isinstance(answer, Exception) and len(hits := answer["hits"]["hits"]) <= _MOST_NAMED:
+                legs[name] = answer if isinstance(answer, Exception) else ScoredDocuments(*read_hits(name, answer))
+            elif not isinstance(answer, Exception) and len(hits := answer["hits"]["hits"]) <= _MAX_NAMED:
                 named += [hit["fields"]["ordinal"][0] for hit in hits]
         return legs, np.array(list(dict.fromkeys(named)), np.int64)
 
     def scores(self, name: LegName, ordinals: Ordinals, query: EncodedQuery) -> Scores:
         """Score given documents in a leg. ValueError for an unknown ordinal, DocumentsGoneError for a deleted one."""
         self.check(ordinals)
-        among = of_ordinals(ordinals)
-        found = read_hits(name, self.ask_one(self._search(name, query, max(1, ordinals.size), among, every=True)))
-        scores = dict(zip(*(part.tolist() for part in found), strict=True))
+        allowed = of_ordinals(ordinals)
+        hits = read_hits(name, self.ask_one(self._search(name, query, max(1, ordinals.size), allowed, every=True)))
+        scores = dict(zip(*(part.tolist() for part in hits), strict=True))
         missing = [ordinal for ordinal in ordinals.tolist() if ordinal not in scores]
         if missing:
             raise DocumentsGoneError(missing)
@@ -109,16 +109,16 @@ class ClusterLegs:
         """Send one search, and give its answer."""
         return result_of(self.ask([("documents", search)])[0])
 
-    def ask(self, searches: Iterable[tuple[str, Query]], until: float = inf) -> list[Query | Exception]:
+    def ask(self, searches: Iterable[tuple[str, Query]], deadline: float = inf) -> list[Query | Exception]:
         """Send searches, each with its leg, in one trip. Give each one's answer or exception; raise the first if all
         fail."""
-        until = min(until, _UNTIL.get())
-        left = self._timeout_s if until == inf else until - perf_counter()
+        deadline = min(deadline, _DEADLINE.get())
+        left = self._timeout_s if deadline == inf else deadline - perf_counter()
         if left <= 0:
             raise TimeoutError("There was no time left to ask the cluster.")
         # Partial results would lack a lost shard without an error.
-        header = {"index": self.place.index, "allow_partial_search_results": False}
-        body = [line for _, one in searches for line in (header, one)]
+        header = {"index": self.facts.index, "allow_partial_search_results": False}
+        body = [line for _, search in searches for line in (header, search)]
         params = {"cancel_after_time_interval": f"{max(1, round(left * 1e3))}ms"}
         try:
             with self._cluster.translated():
@@ -129,25 +129,25 @@ class ClusterLegs:
             self._unreachable = str(error)
             raise UnavailableError(str(error)) from error
         self._unreachable = None
-        found = [self._failure(one) if "error" in one else one for one in answer["responses"]]
-        failed = [one for one in found if isinstance(one, Exception)]
-        lost = [one for one in failed if isinstance(one, UnavailableError)]
-        if len(failed) < len(found):
+        answers = [self._failure(entry) if "error" in entry else entry for entry in answer["responses"]]
+        failed = [failure for failure in answers if isinstance(failure, Exception)]
+        lost = [failure for failure in failed if isinstance(failure, UnavailableError)]
+        if len(failed) < len(answers):
             self._lost = None
-        elif len(lost) == len(found):
+        elif len(lost) == len(answers):
             self._lost = str(lost[0])
-        if failed and len(failed) == len(found):
+        if failed and len(failed) == len(answers):
             raise failed[0]
-        return found
+        return answers
 
     @contextmanager
-    def within(self, until: float) -> Iterator[None]:
-        """End the trips that this thread makes in the block, and that have no time of their own, by `until`."""
-        before = _UNTIL.set(until)
+    def within(self, deadline: float) -> Iterator[None]:
+        """End the trips that this thread makes in the block, and that have no time of their own, by `deadline`."""
+        before = _DEADLINE.set(deadline)
         try:
             yield
         finally:
-            _UNTIL.reset(before)
+            _DEADLINE.reset(before)
 
     def check(self, ordinals: Ordinals) -> None:
         """ValueError for an ordinal that no document can have."""
@@ -182,35 +182,31 @@ class ClusterLegs:
         """Name the index that the alias stands for now; the one that is searched if the cluster can't be asked, or if
         the alias does not stand for one index."""
         try:
-            found = indexes_of(self._cluster, self.place.alias)
+            indexes = indexes_of(self._cluster, self.facts.alias)
         except ClusterError as error:
             self._unreachable = str(error)
-            return self.place.index
+            return self.facts.index
         self._unreachable = None
-        return found[0] if len(found) == 1 else self.place.index
+        return indexes[0] if len(indexes) == 1 else self.facts.index
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
         self._cluster.close()
 
     def _search(
-        self, name: LegName, query: EncodedQuery, count: int, among: Query | None, *, every: bool = False
+        self, name: LegName, query: EncodedQuery, count: int, allowed: Query | None, *, every: bool = False
     ) -> Query:
         if name == "dense":
             if query.dense is None:
                 raise ValueError("the query was encoded without its dense vector")
-            return dense_search(query.dense, count, among)
-        return sparse_search(query.terms, query.weights, count, among, large=self.meta.large, every=every)
-
-    def _found(self, name: LegName, answer: Query) -> ScoredDocuments:
-        """Read what a leg found."""
-        return ScoredDocuments(*read_hits(name, answer))
+            return dense_search(query.dense, count, allowed)
+        return sparse_search(query.terms, query.weights, count, allowed, large=self.meta.large, every=every)
 
     def _failure(self, entry: Query) -> Exception:
         error, status = entry["error"], int(entry["status"])
         cause = (error.get("root_cause") or [error])[0] if isinstance(error, dict) else {"reason": error}
         reason = f"{cause.get('type')}: {cause.get('reason')}"
-        message = f"The cluster {self.place.address} answered {status} for {self.place.index}: {reason:.300}"
+        message = f"The cluster {self.facts.address} answered {status} for {self.facts.index}: {reason:.300}"
         if "cancel" in reason:  # by `cancel_after_time_interval`
             return TimeoutError(message)
         return UnavailableError(message) if status in (404, 429) or status >= 500 else ClusterError(message)
@@ -235,15 +231,15 @@ class ClusterDocuments:
         """Return a field of documents (m,), in the order given. ValueError for an unknown ordinal, DocumentsGoneError
         if some were deleted."""
         self._group.check(ordinals)
-        found: dict[int, Any] = {}
+        values: dict[int, Any] = {}
         for start in range(0, ordinals.size, MAX_FOUND):
             part = ordinals[start : start + MAX_FOUND]
             query = {"constant_score": {"filter": of_ordinals(part)}}
             hits = self._hits({"size": part.size, "query": query, "_source": [field], "docvalue_fields": ["ordinal"]})
-            found |= {hit["fields"]["ordinal"][0]: hit["_source"].get(field) for hit in hits}
-        if gone := [ordinal for ordinal in ordinals.tolist() if ordinal not in found]:
+            values |= {hit["fields"]["ordinal"][0]: hit["_source"].get(field) for hit in hits}
+        if gone := [ordinal for ordinal in ordinals.tolist() if ordinal not in values]:
             raise DocumentsGoneError(gone)
-        return [found[ordinal] for ordinal in ordinals.tolist()]
+        return [values[ordinal] for ordinal in ordinals.tolist()]
 
     def ordinal(self, document_id: str) -> int | None:
         """Return the ordinal of the document with this id, None if there is none."""
@@ -257,39 +253,40 @@ class ClusterDocuments:
 
     def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
         """Return all terms (n,) of a document, in order, and their impacts (n,) int32."""
-        found = sorted(read_features(self.sources(np.array([ordinal]), "impacts")[0]).items())
-        return [term for term, _ in found], np.array([impact for _, impact in found], np.int32)
+        features = sorted(read_features(self.sources(np.array([ordinal]), "impacts")[0]).items())
+        return [term for term, _ in features], np.array([impact for _, impact in features], np.int32)
 
     def of(self, ordinals: Ordinals) -> DocumentFilter:
         """Return the query that documents (m,) match."""
         self._group.check(ordinals)
         return of_ordinals(ordinals)
 
-    def counts(self, field: str, among: DocumentFilter | None) -> list[tuple[str, int]]:
-        """Count the values of a keyword field in the documents `among`. TooManyValuesError for more than 10,000."""
+    def counts(self, field: str, allowed: DocumentFilter | None) -> list[tuple[str, int]]:
+        """Count the values of a keyword field in the documents `allowed`. TooManyValuesError for more than 10,000."""
         values = {"terms": {"field": filter_field(field), "size": MAX_COUNTED}}
-        answer = self._group.ask_one({"size": 0, "query": matching(among), "aggs": {"values": values}})
-        found = answer["aggregations"]["values"]
-        if found["sum_other_doc_count"]:
+        answer = self._group.ask_one({"size": 0, "query": matching(allowed), "aggs": {"values": values}})
+        counted = answer["aggregations"]["values"]
+        if counted["sum_other_doc_count"]:
             raise TooManyValuesError(field, MAX_COUNTED)
-        return sorted(((one["key"], one["doc_count"]) for one in found["buckets"]), key=lambda one: (-one[1], one[0]))
+        counts = [(bucket["key"], bucket["doc_count"]) for bucket in counted["buckets"]]
+        return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:
         """Return the query that documents of a condition match."""
         return filter_query(condition)
 
-    def totals(self, chosen: Sequence[DocumentFilter | None], among: DocumentFilter | None = None) -> list[int]:
-        """Return the number of documents in each set, of those `among`, all in one trip; None: all documents."""
-        searches = [{"size": 0, "track_total_hits": True, "query": matching(one, among)} for one in chosen]
+    def totals(self, chosen: Sequence[DocumentFilter | None], allowed: DocumentFilter | None = None) -> list[int]:
+        """Return the number of documents in each set, of those `allowed`, all in one trip; None: all documents."""
+        searches = [{"size": 0, "track_total_hits": True, "query": matching(part, allowed)} for part in chosen]
         answers = self._group.ask(("documents", search) for search in searches)
         return [int(result_of(answer)["hits"]["total"]["value"]) for answer in answers]
 
     def listed(
-        self, among: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
+        self, allowed: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
     ) -> Ordinals:
         """Return the documents (m,) from the one at `offset` on, up to `count`, in an order, or by ordinal. The trip
         ends by the time of `ClusterLegs.within`, so `seconds` ends nothing."""
-        hits = self._hits(listing(among, order, offset, count))
+        hits = self._hits(listing(allowed, order, offset, count))
         return np.array([hit["fields"]["ordinal"][0] for hit in hits], np.int64)
 
     def close(self) -> None:
@@ -301,8 +298,8 @@ class ClusterDocuments:
         return hits
 
 
-def result_of(found: T | Exception) -> T:
+def result_of(outcome: T | Exception) -> T:
     """Return a result, or raise the exception in its place."""
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
