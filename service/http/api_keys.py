@@ -48,22 +48,22 @@ class ApiKeys(WatchedFile[list[KeyEntry]]):
         kind, _, key = authorization.partition(" ")
         if kind.lower() != "bearer" or not key:
             raise UnauthorizedError("Send your API key in the header: Authorization: Bearer KEY.")
-        digest, known = _digest(key.strip()), None
+        digest, api_key = _digest(key.strip()), None
         for entry in self.value:
             if hmac.compare_digest(entry.sha256, digest):
-                known = entry
-        if known is None:
+                api_key = entry
+        if api_key is None:
             raise UnauthorizedError("This API key is not known.")
-        if scope not in known.scopes:
+        if scope not in api_key.scopes:
             raise ForbiddenError(
-                f"The API key {known.name!r} has no scope {scope!r}; it has: {', '.join(known.scopes)}."
+                f"The API key {api_key.name!r} has no scope {scope!r}; it has: {', '.join(api_key.scopes)}."
             )
-        if known.collections is not None and collection not in known.collections:
+        if api_key.collections is not None and collection not in api_key.collections:
             raise ForbiddenError(
-                f"The API key {known.name!r} is not for the collection {collection!r}, but for: "
-                f"{', '.join(known.collections)}."
+                f"The API key {api_key.name!r} is not for the collection {collection!r}, but for: "
+                f"{', '.join(api_key.collections)}."
             )
-        return known.name
+        return api_key.name
 
 
 def _parse(path: Path, content: bytes) -> list[KeyEntry]:

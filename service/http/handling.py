@@ -99,18 +99,18 @@ async def search_answered(request: Request, read: Callable[[], SearchRequest], *
     async with admitted(request) as engine:
         recent = state_of(request).recent(holder_of(request).name)
 
-        def answer(asked: SearchRequest) -> Response:
-            return json_response(engine.answer(asked, clock))
+        def answer(search: SearchRequest) -> Response:
+            return json_response(engine.answer(search, clock))
 
         if not small:
             return await in_thread(engine, clock, lambda: answer(read()))
-        asked = read()
-        if not is_light(asked, engine):
-            return await in_thread(engine, clock, lambda: answer(asked))
+        search = read()
+        if not is_light(search, engine):
+            return await in_thread(engine, clock, lambda: answer(search))
         if recent.seconds > LIGHT_S:
-            return await in_thread(engine, clock, lambda: recent.measure(lambda: answer(asked), clock))
+            return await in_thread(engine, clock, lambda: recent.measure(lambda: answer(search), clock))
         await asyncio.sleep(0)  # others that came at the same time are counted, or refused, before this one is answered
-        return recent.measure(lambda: answer(asked), clock)
+        return recent.measure(lambda: answer(search), clock)
 
 
 async def in_thread(

@@ -91,8 +91,8 @@ def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
     for name, value in parameters.multi_items():
         field = ADDRESS_FIELDS.get(name)
         if field is None or field in search:
-            known = ", ".join(ADDRESS_FIELDS)
-            message = f"there is no such parameter, only {known}" if field is None else "the parameter is there twice"
+            names = ", ".join(ADDRESS_FIELDS)
+            message = f"there is no such parameter, only {names}" if field is None else "the parameter is there twice"
             raise InvalidRequestError.of(FieldError(shortened(name), message, shortened(value)))
         search[field] = int(value) if _WHOLE.fullmatch(value) and field in ("k", "offset") else value
     if not search.keys() & {"query", "like"}:
@@ -101,7 +101,7 @@ def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
         return SearchRequest.model_validate(search)
     except ValidationError as error:
         named = {field: name for name, field in ADDRESS_FIELDS.items()}
-        wrong = (FieldError(named[one.field], one.message, one.value) for one in field_errors(error))
+        wrong = (FieldError(named[item.field], item.message, item.value) for item in field_errors(error))
         raise InvalidRequestError.of(*wrong) from error
 
 

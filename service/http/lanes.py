@@ -68,6 +68,6 @@ class Recent:
             return answer()
         finally:
             took = thread_time() - began + clock.handed_s
-            known = self.seconds if self.seconds < float("inf") else took
+            mean = self.seconds if self.seconds < float("inf") else took
             stalled = perf_counter() - started >= STALL_S
-            self.seconds = float("inf") if stalled else known + _SHARE * (took - known)
+            self.seconds = float("inf") if stalled else mean + _SHARE * (took - mean)

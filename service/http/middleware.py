@@ -75,8 +75,8 @@ class Envelope:
                 await asyncio.sleep(scope["app"].state.admission.pause(perf_counter()))
             await _refusal(error, metrics, scope)(scope, receive, answer)
         except Exception as error:
-            about = {"request_id": answer.request_id, "error": type(error).__name__}
-            _log.error("request failed", exc_info=error, extra=about)
+            fields = {"request_id": answer.request_id, "error": type(error).__name__}
+            _log.error("request failed", exc_info=error, extra=fields)
             if answer.status:
                 raise  # part of the answer was sent: the server must close the connection
             sorry = InternalError("The reason is in the log, under this request id.")

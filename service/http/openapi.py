@@ -67,8 +67,8 @@ def describe(
 
 def parameter(name: str, where: str, text: str, **schema: Any) -> dict[str, Any]:
     """Describe a parameter that stands in the path, the query or a header."""
-    about = {"name": name, "in": where, "required": where == "path", "description": text}
-    return {**about, "schema": {"type": "string", **schema}}
+    facts = {"name": name, "in": where, "required": where == "path", "description": text}
+    return {**facts, "schema": {"type": "string", **schema}}
 
 
 def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, Any]:

@@ -45,6 +45,6 @@ def _inlined(folder: Path, part: re.Match[str]) -> str:
 
 
 def _hashes(html: str, tag: str) -> str:
-    found = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
-    digests = (hashlib.sha256(content.encode()).digest() for content in found)
+    contents = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+    digests = (hashlib.sha256(content.encode()).digest() for content in contents)
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

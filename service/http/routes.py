@@ -115,13 +115,13 @@ async def livez(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Answer 200 once a search has used both legs, and 503 before that, while the threads of a leg are stuck, and while
     the cluster does not answer, if there is one."""
-    own = [holder_of(request)] if COLLECTION in request.scope["state"] else [*state_of(request).collections]
-    for holder in own:
+    holders = [holder_of(request)] if COLLECTION in request.scope["state"] else [*state_of(request).collections]
+    for holder in holders:
         if (group := holder.engine.parts.backends.cluster) is not None:
             await asyncio.to_thread(group.probe)
         holder.engine.require_ready()
-    engine = own[0].engine
-    warnings = dict.fromkeys(warning for holder in own for warning in _warnings(holder.engine))
+    engine = holders[0].engine
+    warnings = dict.fromkeys(warning for holder in holders for warning in _warnings(holder.engine))
     return json_response(schemas.Status(status="ready", index=engine.parts.index, warning=" ".join(warnings) or None))
 
 

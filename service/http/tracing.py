@@ -32,10 +32,10 @@ class Tracing:
 
     def __init__(self, processor: SpanProcessor | None = None) -> None:
         """Pass the spans to `processor`. None: to the collector that OpenTelemetry's variables name, by a thread."""
-        about = {SERVICE_NAME: _NAME, SERVICE_VERSION: package_version("lightretriever-search") or "not installed"}
-        self._provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
-        own = processor or BatchSpanProcessor(OTLPSpanExporter(timeout=_EXPORT_TIMEOUT_S))
-        self._provider.add_span_processor(own)
+        attributes = {SERVICE_NAME: _NAME, SERVICE_VERSION: package_version("lightretriever-search") or "not installed"}
+        self._provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
+        processor = processor or BatchSpanProcessor(OTLPSpanExporter(timeout=_EXPORT_TIMEOUT_S))
+        self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("service")
         self._propagator = TraceContextTextMapPropagator()
 
