@@ -39,9 +39,9 @@ def file_hashes(path: Path, names: Iterable[str] = tuple(_NEW)) -> dict[str, str
     buffer = memoryview(bytearray(max(1, min(_BUFFER, path.stat().st_size))))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
-            for one in hashes.values():
-                one.update(buffer[:count])
-    return {name: one.hexdigest() for name, one in hashes.items()}
+            for digest in hashes.values():
+                digest.update(buffer[:count])
+    return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 
 class IdsHash:
@@ -150,12 +150,12 @@ def check_hash(root: Path, manifest: Manifest, file: str, *, forged: bool = True
     info = manifest.files[file]
     expected = {"xxh3": info.xxh3} | ({"sha256": info.sha256} if forged else {})
     try:
-        found = file_hashes(root / file, expected)
+        hashes = file_hashes(root / file, expected)
     except OSError as error:
         yield Problem(file, "the file can't be read", "a readable file", str(error.strerror), _FETCH)
         return
     for name in sorted(expected):
-        if expected[name] != found[name]:
+        if expected[name] != hashes[name]:
             message = f"wrong {_HASH_NAMES[name]}, the content was changed"
-            yield Problem(file, message, expected[name], found[name], _FETCH)
+            yield Problem(file, message, expected[name], hashes[name], _FETCH)
             return

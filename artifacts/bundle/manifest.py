@@ -333,8 +333,8 @@ class Manifest(ManifestPart):
     @property
     def sparse_vocab_size(self) -> int:
         """How many terms the sparse leg has: V, or the number of ids of its own tokenizer."""
-        own = self.sparse.tokenizer
-        return (own and own.vocab_size) or self.vocab_size
+        tokenizer = self.sparse.tokenizer
+        return (tokenizer and tokenizer.vocab_size) or self.vocab_size
 
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`, UTF-8."""
@@ -407,8 +407,8 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
     except orjson.JSONDecodeError as error:
         raise BundleError(f"{path}: not JSON: {error}.", remedy=_REBUILD) from error
     if not isinstance(record, dict) or record.get("format") != _FORMAT:
-        found = record.get("format") if isinstance(record, dict) else type(record).__name__
-        raise BundleError(f'{path}: "format" must be "{_FORMAT}", found {found!r}.', remedy="This is no bundle.")
+        value = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise BundleError(f'{path}: "format" must be "{_FORMAT}", found {value!r}.', remedy="This is no bundle.")
     version = record.get("format_version")  # another format may have other fields
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise BundleError(f"{path}: format_version must be a positive integer, found {version!r}.", remedy=_REBUILD)
@@ -420,9 +420,9 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         manifest = Manifest.model_validate(record)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "manifest"
+        field = ".".join(str(part) for part in first["loc"]) or "manifest"
         raise BundleError(
-            f"{path}: {place}: {first['msg']} ({error.error_count()} problem(s) in all).", remedy=_REBUILD
+            f"{path}: {field}: {first['msg']} ({error.error_count()} problem(s) in all).", remedy=_REBUILD
         ) from error
     if listed != manifest.digest:
         raise BundleError(

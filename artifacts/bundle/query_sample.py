@@ -101,7 +101,7 @@ def unrelated_queries(tokenizer: TextTokenizer) -> list[Int32Array]:
     """
     spelt = [tokenizer.token(token) for token in range(tokenizer.vocab_size)]
     words = next(
-        (found for pattern in (_SPACED, _PLAIN) if len(found := _matching(pattern, spelt)) >= _MIN_WORDS), None
+        (matches for pattern in (_SPACED, _PLAIN) if len(matches := _matching(pattern, spelt)) >= _MIN_WORDS), None
     )
     if words is None:
         return []

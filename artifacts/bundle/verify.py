@@ -63,10 +63,10 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = lambda _: None, *,
     sound: set[str] = set()
     bundle = Bundle(path, manifest, indexes=indexes)
     for file in bundle.files:
-        found = list(check_file(path, manifest, file)) or list(check_hash(path, manifest, file))
-        problems += found
+        file_problems = list(check_file(path, manifest, file)) or list(check_hash(path, manifest, file))
+        problems += file_problems
         seen(manifest.files[file].bytes)
-        if not found:
+        if not file_problems:
             sound.add(file)
     for part, files, check in _parts(manifest):
         if sound.issuperset(files):
@@ -112,11 +112,11 @@ def _guarded(part: str, check: Check, bundle: Bundle) -> list[Problem]:
     except ProblemError as error:
         problems.append(error.problem)
     except LightRetrieverError as error:
-        found = error.message.rstrip(".")
-        problems.append(Problem(part, "it can't be opened", "a readable part", found, error.remedy or _REBUILD))
+        reason = error.message.rstrip(".")
+        problems.append(Problem(part, "it can't be opened", "a readable part", reason, error.remedy or _REBUILD))
     except Exception as error:  # whatever strange content makes a library raise is a finding, not our failure
-        found = f"{type(error).__name__}: {error}"
-        problems.append(Problem(part, "it can't be read", "a readable part", found, _REBUILD))
+        reason = f"{type(error).__name__}: {error}"
+        problems.append(Problem(part, "it can't be read", "a readable part", reason, _REBUILD))
     return problems
 
 
@@ -193,8 +193,8 @@ def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterat
             try:
                 record = stored_object(raw)
                 names |= new_names(record, names)
-                for place in {place for place, _ in indexed_values(record, manifest.fields)}:
-                    valued[fields[place]] += 1
+                for number in {number for number, _ in indexed_values(record, manifest.fields)}:
+                    valued[fields[number]] += 1
             except ValueError as error:
                 yield Problem(folder, f"document {ordinal} can't be served", ids[ordinal], str(error), _REBUILD)
                 return

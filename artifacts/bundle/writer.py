@@ -134,8 +134,8 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
         dense = None
         if content.dense is not None:
             table = TokenTable.open(folder / table_file(content.default_task))
-            made = sample.queries(table, tokenizer, vocabulary.spelt)
-            dense = _write_dense(folder, content.dense, (ids.count, content.dimension), table, tokenizer, made)
+            sampled = sample.queries(table, tokenizer, vocabulary.spelt)
+            dense = _write_dense(folder, content.dense, (ids.count, content.dimension), table, tokenizer, sampled)
             index = DenseIndex.open(folder / dense.file, dense.parameters)
             for task, info in tasks.items():
                 match = match_thresholds(index, TokenTable.open(folder / table_file(task)), tokenizer)
@@ -223,7 +223,7 @@ def _write_table(folder: Path, content: BundleContent, task: str, tokenizer: Tex
     if table.head is not None:
         (folder / "heads").mkdir(exist_ok=True)
         head = HeadInfo(queries=len(table.head))
-        table.head.save([folder / one for one in head_files(task)], content.dimension)
+        table.head.save([folder / name for name in head_files(task)], content.dimension)
     return TaskInfo(file=file, instruction=table.instruction, dtype=content.table_dtype, head=head)
 
 
@@ -263,18 +263,18 @@ def _write_dense(
     shape: tuple[int, int],
     table: TokenTable,
     tokenizer: TextTokenizer,
-    made: Float32Array,
+    sampled: Float32Array,
 ) -> DenseInfo:
     """Write the Faiss index of raw vectors of this shape. Every other query lays it out, the others choose its
-    parameters; where fewer than two are given, those that are `made` of documents (q, D) choose them."""
+    parameters; where fewer than two are given, those `sampled` (q, D) of documents choose them."""
     queries = settings.queries[:: max(1, -(-len(settings.queries) // _MAX_QUERIES))]  # from all over
-    given = query_vectors(table, tokenizer.as_queries(queries))
+    encoded = query_vectors(table, tokenizer.as_queries(queries))
     raw = folder / _VECTORS_FILE
     vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=shape)
-    factory = settings.factory or factory_for(vectors, given[::2])
-    index = build_dense_index(vectors, factory, given[::2])
+    factory = settings.factory or factory_for(vectors, encoded[::2])
+    index = build_dense_index(vectors, factory, encoded[::2])
     write_dense_index(index, folder / _DENSE_FILE)
-    parameters, recall = choose_parameters(index, vectors, given[1::2] if len(given) > 1 else made)
+    parameters, recall = choose_parameters(index, vectors, encoded[1::2] if len(encoded) > 1 else sampled)
     write_array(folder / BACKGROUND_FILE, np.array(vectors[background_ordinals(len(vectors))]))
     raw.unlink()
     return DenseInfo(
