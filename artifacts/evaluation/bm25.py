@@ -57,8 +57,8 @@ class WordIndex(LuceneIndex):
         counts = Counter(words)
         query = (*pack_texts(utf8("term", counts)), pack_floats(np.array([*counts.values()], np.float32)))
         most = min(k, max(1, self.count))
-        found = java_call(self._search.bm25, self.handle, *query, most, float(k1), float(b))
-        ordinals, scores = unpack_hits(from_java(found))
+        hits = java_call(self._search.bm25, self.handle, *query, most, float(k1), float(b))
+        ordinals, scores = unpack_hits(from_java(hits))
         return [(self._ids[o], s) for o, s in zip(ordinals.tolist(), scores.tolist(), strict=True)]
 
 

@@ -130,11 +130,11 @@ def fusion_of(manifest: Manifest) -> Fusion:
     weight alone where there is no other."""
     if manifest.dense is None:
         return Fusion(LegWeights(sparse=1.0))
-    own = manifest.fusion or FusionInfo(**PAPER_FUSION.weights.model_dump())
+    fusion = manifest.fusion or FusionInfo(**PAPER_FUSION.weights.model_dump())
     return Fusion(
-        LegWeights(dense=own.dense, sparse=own.sparse),
+        LegWeights(dense=fusion.dense, sparse=fusion.sparse),
         normalization="range" if manifest.dense.background is None else "evidence",
-        feedback=own.feedback,
+        feedback=fusion.feedback,
     )
 
 
@@ -183,11 +183,11 @@ def _warnings(
         yield f"{system}: {len(queries)} queries can't be encoded and count as 0: {_some(queries)}."
     expected = bundle.manifest.corpus.sha256
     try:
-        found = file_sha256(find_file(dataset, "corpus"))
+        sha256 = file_sha256(find_file(dataset, "corpus"))
     except CorpusError:
         return  # the bundle has its documents in itself; the corpus file is not needed
-    if expected is not None and found != expected:
-        yield f"The bundle was made from another corpus file (SHA-256 {expected}) than {dataset} has ({found})."
+    if expected is not None and sha256 != expected:
+        yield f"The bundle was made from another corpus file (SHA-256 {expected}) than {dataset} has ({sha256})."
 
 
 def _some(ids: Iterable[str]) -> str:
@@ -222,7 +222,7 @@ def evaluate_all(
     for name in names:
         groups.setdefault(name.parts[0], []).append(reports[str(name)]["metrics"])
     rows = {name: _mean(parts) for name, parts in groups.items()}
-    report: dict[str, Any] = {"collections": rows, "parts": {name: one["metrics"] for name, one in reports.items()}}
+    report: dict[str, Any] = {"collections": rows, "parts": {name: entry["metrics"] for name, entry in reports.items()}}
     report |= {
         "mean": _mean(list(rows.values())),
         "warnings": [warning for report in reports.values() for warning in report["warnings"]],
@@ -246,8 +246,8 @@ def _collections(folder: Path) -> Iterator[Path]:
 
 def _mean(several: list[Metrics]) -> dict[str, dict[str, float]]:
     """The mean of each measure, of the systems that are in all."""
-    systems = [name for name in several[0] if all(name in one for one in several)]
+    systems = [name for name in several[0] if all(name in metrics for metrics in several)]
     return {
-        system: {name: float(np.mean([one[system][name] for one in several])) for name in several[0][system]}
+        system: {name: float(np.mean([metrics[system][name] for metrics in several])) for name in several[0][system]}
         for system in systems
     }

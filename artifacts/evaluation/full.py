@@ -37,8 +37,10 @@ class FullQueries:
         """A searcher for these queries. A bi-encoder's are joined with the sparse ones of `light`, the bundle's own."""
         if self.sparse:
             return light.with_vectors(self.queries)
-        own = {text: light.terms(text, task) or query for text, query in self.queries.items()}
-        return light.with_vectors({text: replace(own[text], dense=query.dense) for text, query in self.queries.items()})
+        vectors = {text: light.terms(text, task) or query for text, query in self.queries.items()}
+        return light.with_vectors(
+            {text: replace(vectors[text], dense=query.dense) for text, query in self.queries.items()}
+        )
 
 
 def encode_fully(
@@ -58,24 +60,24 @@ def encode_fully(
     settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
     encoder = load_encoder(model, settings, biencoder=is_of_sentence_transformers(model.path))
     sparse_leg = bundle.manifest.sparse
-    own = sparse_leg.model is None and sparse_leg.impacts == "learned" and sparse_leg.vocabulary == "tokens"
-    has_sparse = encoder.has_sparse and own
+    same_terms = sparse_leg.model is None and sparse_leg.impacts == "learned" and sparse_leg.vocabulary == "tokens"
+    has_sparse = encoder.has_sparse and same_terms
     if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
         raise ModelError(
             f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",
             remedy="Give the model that encoded the documents.",
         )
     with ProgressBar("query model", total=len(texts), unit="queries") as progress:
-        made = encoder.encode_queries(texts, instruction)
+        encoded = encoder.encode_queries(texts, instruction)
         progress.advance(len(texts))
-    idf, sparse = bundle.idf(), made.sparse if has_sparse and made.sparse else [_NO_TERMS] * len(texts)
-    found = {
+    idf, sparse = bundle.idf(), encoded.sparse if has_sparse and encoded.sparse else [_NO_TERMS] * len(texts)
+    vectors = {
         text: QueryVectors(
             [f"{term}" for term in terms.tolist()], weights if idf is None else weights * idf[terms], vector
         )
-        for text, vector, (terms, weights) in zip(texts, _cut(made.dense, bundle), sparse, strict=True)
+        for text, vector, (terms, weights) in zip(texts, _cut(encoded.dense, bundle), sparse, strict=True)
     }
-    return FullQueries(found, has_sparse), _compared(encoder.fingerprint, bundle)
+    return FullQueries(vectors, has_sparse), _compared(encoder.fingerprint, bundle)
 
 
 def by_likelihood(

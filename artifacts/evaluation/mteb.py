@@ -31,8 +31,8 @@ class BundleSearch:
             raise BundleError(f"{path}: no bundle of this task's corpus.", remedy="Build it there, then evaluate.")
         self._bundle = Bundle.open(path)
         with self._bundle.sparse() as index:
-            known = set(index.ids())
-        lacking = next((str(row["id"]) for row in corpus if str(row["id"]) not in known), None)
+            ids = set(index.ids())
+        lacking = next((str(row["id"]) for row in corpus if str(row["id"]) not in ids), None)
         if lacking is not None:
             raise CorpusError(
                 f'{path}: the bundle lacks document "{lacking}" of the task {task_metadata.name}.',
@@ -51,7 +51,7 @@ class BundleSearch:
         Raises BundleError before `index`."""
         if self._bundle is None:
             raise BundleError("There is no bundle open.", remedy="Call index first, as mteb does.")
-        task, found = self._bundle.manifest.default_task, dict[str, dict[str, float]]()
+        task, results = self._bundle.manifest.default_task, dict[str, dict[str, float]]()
         count = top_k if top_ranked is None else self._bundle.manifest.documents
         with self._open(self._bundle) as searcher:
             for row in queries:
@@ -61,8 +61,8 @@ class BundleSearch:
                 )
                 allowed = None if top_ranked is None else set(top_ranked[name])
                 scores = {hit.id: hit.score for hit in hits or [] if allowed is None or hit.id in allowed}
-                found[name] = dict(list(scores.items())[:top_k])
-        return found
+                results[name] = dict(list(scores.items())[:top_k])
+        return results
 
     @property
     def mteb_model_meta(self) -> Any:

@@ -72,8 +72,8 @@ def measure(qrels: Mapping[str, Mapping[str, int]], run: Run, depth: int = 100) 
 
 def ndcg_per_query(qrels: Mapping[str, Mapping[str, int]], run: Run) -> dict[str, float]:
     """nDCG@10 of every query of `qrels`, 0 for one without hits; their mean is that of `measure`."""
-    found = ir_measures.iter_calc([nDCG @ 10], qrels, _scores(run))
-    values = {metric.query_id: float(metric.value) for metric in found}
+    metrics = ir_measures.iter_calc([nDCG @ 10], qrels, _scores(run))
+    values = {metric.query_id: float(metric.value) for metric in metrics}
     return {query_id: values.get(query_id, 0.0) for query_id in qrels}
 
 

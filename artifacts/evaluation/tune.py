@@ -49,7 +49,7 @@ _K: Final = 10
 _ITEMS: Final = 200  # documents that are looked for
 _ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
 _SHOWN: Final = 5  # divisions that people see
-_MOST: Final = 1000  # queries; of more, a sample is drawn
+_MAX_QUERIES: Final = 1000  # queries; of more, a sample is drawn
 _GRID: Final = [LegWeights(dense=dense / 10, sparse=(10 - dense) / 10) for dense in range(11)]
 _SPARSE_ALONE: Final = 0  # its place in `_GRID`
 _WEAK: Final = 0.5  # of BM25's mean reciprocal rank
@@ -106,10 +106,10 @@ def tune_weights(
     task = task or bundle.manifest.default_task
     bundle.task(task)
     fusion = fusion_of(bundle.manifest)
-    own = fusion.weights
+    base = fusion.weights
     judged = read_judged(dev, split)
-    places = np.random.default_rng(_SEED).permutation(len(judged.queries))[:_MOST]
-    ids = [list(judged.queries)[place] for place in np.sort(places).tolist()]
+    places = np.random.default_rng(_SEED).permutation(len(judged.queries))[:_MAX_QUERIES]
+    ids = [list(judged.queries)[position] for position in np.sort(places).tolist()]
     judged = JudgedQueries({name: judged.queries[name] for name in ids}, {name: judged.qrels[name] for name in ids}, [])
     if len(judged.queries) < 2 * _FOLDS:
         raise RecipeError(
@@ -123,7 +123,7 @@ def tune_weights(
         ProgressBar("tune", total=(len(_GRID) + 1) * len(judged.queries), unit="searches") as progress,
     ):
         values = np.array(
-            [_ndcg(searcher, judged, task, replace(fusion, weights=one), progress) for one in [*_GRID, own]],
+            [_ndcg(searcher, judged, task, replace(fusion, weights=weights), progress) for weights in [*_GRID, base]],
             dtype=np.float64,
         )
     tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1])
@@ -131,15 +131,15 @@ def tune_weights(
     gain, dense_gain = (Difference.of(chosen - other) for other in (values[-1], tried[_SPARSE_ALONE]))
     divisions = [
         {
-            "weights": _GRID[place].model_dump(),
-            "ndcg": float(means[place]),
-            "by_chance": Difference.of(chosen - tried[place]).low <= 0,
+            "weights": _GRID[position].model_dump(),
+            "ndcg": float(means[position]),
+            "by_chance": Difference.of(chosen - tried[position]).low <= 0,
         }
-        for place in order
+        for position in order
     ]
     facts = {"dataset": dev.resolve().name, "queries": len(judged.queries)}
     facts |= {"weights": divisions[0]["weights"], "ndcg": divisions[0]["ndcg"]}
-    facts |= {"own_weights": own.model_dump(), "own_ndcg": float(values[-1].mean())}
+    facts |= {"own_weights": base.model_dump(), "own_ndcg": float(values[-1].mean())}
     facts |= {"gain": gain.mean, "interval": (gain.low, gain.high), "told": gain.low > 0}
     facts |= {"dense_gain": dense_gain.mean, "dense_interval": (dense_gain.low, dense_gain.high)}
     facts |= {"dense_helps": dense_helps(dense_gain), "divisions": divisions}
@@ -149,10 +149,10 @@ def tune_weights(
 def _lines(facts: Mapping[str, Any], gain: Difference, dense_gain: Difference) -> list[str]:
     """The best weights, the bundle's, and what to do."""
     lines = list[str]()
-    for number, one in enumerate(facts["divisions"][:_SHOWN]):
-        beside = "the best" if not number else "within chance of the best" if one["by_chance"] else "worse"
-        lines.append(f"{_named(one['weights'])}: nDCG@10 {one['ndcg']:.4f}, {beside}")
-    if alike := sum(one["by_chance"] for one in facts["divisions"][_SHOWN:]):
+    for number, division in enumerate(facts["divisions"][:_SHOWN]):
+        beside = "the best" if not number else "within chance of the best" if division["by_chance"] else "worse"
+        lines.append(f"{_named(division['weights'])}: nDCG@10 {division['ndcg']:.4f}, {beside}")
+    if alike := sum(division["by_chance"] for division in facts["divisions"][_SHOWN:]):
         lines.append(f"and {alike} more within chance of the best")
     lines.append(f"{_named(facts['own_weights'])}, the bundle's own: nDCG@10 {facts['own_ndcg']:.4f}")
     lines.append(
@@ -168,9 +168,9 @@ def _lines(facts: Mapping[str, Any], gain: Difference, dense_gain: Difference) -
         }[facts["dense_helps"]]
     )
     best = _named(facts["weights"], ": ")
-    told = f"set index.weights: {{{best}}} in the recipe and run `lightretriever build --from index` again"
+    advice = f"set index.weights: {{{best}}} in the recipe and run `lightretriever build --from index` again"
     kept = "these queries can't tell that other weights are better: keep the bundle's, or give more queries"
-    return [*lines, told if facts["told"] else kept]
+    return [*lines, advice if facts["told"] else kept]
 
 
 def _ndcg(searcher: Searcher, judged: JudgedQueries, task: str, fusion: Fusion, progress: ProgressBar) -> list[float]:
@@ -180,8 +180,8 @@ def _ndcg(searcher: Searcher, judged: JudgedQueries, task: str, fusion: Fusion, 
         hits = searcher.search(text, task=task, mode="hybrid", k=_K, candidates=DEPTH, fusion=fusion)
         run[query_id] = ranking([(hit.id, hit.score) for hit in hits or []])
         progress.advance(1)
-    found = ndcg_per_query(judged.qrels, run)
-    return [found[query_id] for query_id in judged.queries]
+    values = ndcg_per_query(judged.qrels, run)
+    return [values[query_id] for query_id in judged.queries]
 
 
 def _out_of_fold(values: Float64Array) -> Float64Array:
@@ -243,8 +243,8 @@ def _item_queries(documents: Iterable[bytes]) -> Iterator[tuple[str, str]]:
     """Id and query of each document that has a sentence of a query's length: the longest one."""
     for raw in documents:
         document = json.loads(raw)
-        found = sentences_of("", str(document.get("text") or "")) or sentences_of(str(document.get("title") or ""), "")
-        fitting = [text for text in found if len(text.split()) in _ITEM_WORDS]
+        texts = sentences_of("", str(document.get("text") or "")) or sentences_of(str(document.get("title") or ""), "")
+        fitting = [text for text in texts if len(text.split()) in _ITEM_WORDS]
         if fitting:
             yield document["_id"], max(fitting, key=len)
 

@@ -118,7 +118,7 @@ def test_queries_are_drawn_and_have_to_be_enough(
     with raises(RecipeError, naming="19"):
         tuned(tiny_bundle.path, few)
     many = write_dev(tmp_path / "many", lambda _: ["music"])
-    monkeypatch.setattr("lightretriever.artifacts.evaluation.tune._MOST", 25)
+    monkeypatch.setattr("lightretriever.artifacts.evaluation.tune._MAX_QUERIES", 25)
     assert tuned(tiny_bundle.path, many).queries == 25
     strange = write_dev(tmp_path / "strange", lambda _: ["nothing of the kind"])
     with raises(CorpusError, naming="nothing of the kind"):
