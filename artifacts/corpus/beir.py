@@ -152,15 +152,15 @@ def read_queries(path: Path, judged: Container[str] | None = None) -> dict[str, 
 def read_ids(path: Path) -> list[str]:
     """The ids of documents in a file that has one on each line. Raises CorpusError for what can't be one, and for a
     file without any."""
-    found = []
+    ids = []
     for number, line in read_lines(path):
         try:
-            found.append(check_id(read_text(line)))
+            ids.append(check_id(read_text(line)))
         except ValueError as error:
             raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
-    if not found:
+    if not ids:
         raise CorpusError(f"{path}: there is no id in it.", remedy="Give a file with an id on each line.")
-    return found
+    return ids
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
@@ -183,10 +183,10 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
             if first and columns[0].lower() == "query-id":
                 continue
             query_id, document_id, grade = check_id(columns[0]), check_id(columns[-2]), _grade(columns[-1].strip(" "))
-            known = qrels.setdefault(query_id, {}).setdefault(document_id, grade)
-            if known != grade:
+            before = qrels.setdefault(query_id, {}).setdefault(document_id, grade)
+            if before != grade:
                 raise ValueError(
-                    f'"{document_id}" has the grade {known} for query "{query_id}" before, and {grade} here'
+                    f'"{document_id}" has the grade {before} for query "{query_id}" before, and {grade} here'
                 )
         except ValueError as error:
             raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error

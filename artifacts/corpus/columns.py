@@ -50,8 +50,8 @@ class _Reader:
     ids: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
 
-    def document(self, row: Row, place: str) -> bytes:
-        """The line of the corpus that a row at `place` becomes. Raises ValueError for a bad row."""
+    def document(self, row: Row, position: str) -> bytes:
+        """The line of the corpus that a row at `position` becomes. Raises ValueError for a bad row."""
         columns, written = self.columns, self.written
         if written.numbered is None:  # the first row decides for all
             written.id_column = columns.id or ("_id" if "_id" in row else None)
@@ -72,10 +72,10 @@ class _Reader:
                 if name in document:
                     raise ValueError(f'column "{name}" has the name of what another column becomes; --drop it')
                 document[name] = _number(name, value) if name in columns.number else value
-        found = read_document(serialised(document), {}, self.names)
-        if (first := self.ids.setdefault(found.id, place)) != place:
-            raise ValueError(f'id "{found.id}" was already used in {first}')
-        return found.raw
+        parsed = read_document(serialised(document), {}, self.names)
+        if (first := self.ids.setdefault(parsed.id, position)) != position:
+            raise ValueError(f'id "{parsed.id}" was already used in {first}')
+        return parsed.raw
 
 
 def write_row_corpus(
@@ -115,18 +115,18 @@ def _lines(files: list[Path], reader: _Reader, dialect: Dialect, *, skip_bad: bo
         with open_table(path, dialect, columns.drop) as (names, rows):
             if names is not None:
                 _check(columns, names, path)
-            for place, row in rows:
+            for position, row in rows:
                 written.rows = (written.rows or 0) + 1
                 try:
                     if isinstance(row, ValueError):
                         raise row
                     seen.update(dict.fromkeys(row))
-                    yield reader.document(row, f"{path.name}, {place}")
+                    yield reader.document(row, f"{path.name}, {position}")
                 except ValueError as error:
                     if not skip_bad:
                         remedy = "Mend the row, or pass --skip-bad to leave such rows out."
-                        raise CorpusError(f"{readable(path)}, {place}: {error}.", remedy=remedy) from error
-                    written.skipped.add(f"{readable(path)}, {place}: {error}")
+                        raise CorpusError(f"{readable(path)}, {position}: {error}.", remedy=remedy) from error
+                    written.skipped.add(f"{readable(path)}, {position}: {error}")
             if names is None and written.documents:
                 _check(columns, seen, path)
 
@@ -139,7 +139,7 @@ def _check(columns: Columns, there: Collection[str], path: Path) -> None:
 
 
 def _missing(name: str, there: Collection[str]) -> str:
-    names = [f'"{one}"' for one in list(there)[:_MAX_NAMED]]
+    names = [f'"{column}"' for column in list(there)[:_MAX_NAMED]]
     more = f" and {len(there) - _MAX_NAMED} more" if len(there) > _MAX_NAMED else ""
     return f'there is no column "{name}"; there are {", ".join(names)}{more}'
 
@@ -168,7 +168,7 @@ def _number(name: str, value: Any) -> Any:
     digits = value.strip()
     if not _NUMBER.fullmatch(digits):
         raise ValueError(f'column "{name}": {value!r:.80} is no number')
-    found = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
-    if math.isinf(found):
-        raise ValueError(f'column "{name}": {found!r} is beyond the numbers that JSON has')
-    return found
+    number = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
+    if math.isinf(number):
+        raise ValueError(f'column "{name}": {number!r} is beyond the numbers that JSON has')
+    return number

@@ -73,11 +73,11 @@ def text_documents(folder: Path, name: str, limit: Limit) -> list[Document]:
     headings = markdown_headings(text) if name.lower().endswith(".md") else []
     parts = passages(text, limit, title, headings) or [Passage("", [])]
     ids = [name] if len(parts) == 1 else [f"{name}#{number}" for number in range(1, len(parts) + 1)]
-    about = {"path": name, "folder": str(PurePosixPath(name).parent)}
+    fields = {"path": name, "folder": str(PurePosixPath(name).parent)}
     pairs = zip(ids, parts, strict=True)
     return [
-        document_of({"_id": one, "title": part.title(title), "text": part.text, **about}, {}, set())
-        for one, part in pairs
+        document_of({"_id": document_id, "title": part.title(title), "text": part.text, **fields}, {}, set())
+        for document_id, part in pairs
     ]
 
 
@@ -99,11 +99,11 @@ def _content(folder: Path, name: str) -> str:
         # Nobody may put a link or a pipe there between the check and the reading.
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise ValueError("no regular file")
-            if about.st_size > _MAX_BYTES:
-                raise ValueError(f"at most {_MAX_BYTES:,} bytes are possible, it has {about.st_size:,}; cut it up")
+            if status.st_size > _MAX_BYTES:
+                raise ValueError(f"at most {_MAX_BYTES:,} bytes are possible, it has {status.st_size:,}; cut it up")
             content = file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
@@ -124,18 +124,18 @@ def _files(folder: Path, written: Written) -> list[str]:
     def unreadable(error: OSError) -> None:
         written.skipped.add(f"{readable(error.filename)}: can't be looked into ({error.strerror})")
 
-    found = []
-    for place, folders, names in os.walk(folder, onerror=unreadable):
+    paths = []
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
         entries = len(folders) + len(names)
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(place) / name for name in folders):
+        for path in (Path(parent) / name for name in folders):
             with suppress(PermissionError):  # it will be unreadable
                 if path.is_symlink():
                     written.skipped.add(f"{readable(path)}: a link to a folder; it is not followed")
         texts = [name for name in names if name.lower().endswith(_ENDINGS) and not name.startswith(".")]
-        found += [(Path(place) / name).relative_to(folder).as_posix() for name in texts]
+        paths += [(Path(parent) / name).relative_to(folder).as_posix() for name in texts]
         written.passed_over += entries - len(folders) - len(texts)
-    return sorted(found, key=os.fsencode)
+    return sorted(paths, key=os.fsencode)
 
 
 def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:

@@ -41,10 +41,10 @@ def markdown_title(content: str) -> tuple[str, str]:
     The title is that of the front matter (YAML or TOML), or else the first heading of the first level, or a heading of
     any level that the text begins with: by #, underlined, or in HTML. Code, lists, quotes and comments hold none.
     """
-    about, body = _front_matter(content)
-    title = about.get("title")
-    if title is not None and (found := " ".join(str(title).split())):
-        return found, body
+    fields, body = _front_matter(content)
+    title = fields.get("title")
+    if title is not None and (front_title := " ".join(str(title).split())):
+        return front_title, body
     lines = body.split("\n")
     for begin, end, level, title, rest in _headings(body):
         if level == 1 or not "".join(lines[:begin]).strip():
@@ -62,13 +62,13 @@ def _headings(text: str) -> Iterator[tuple[int, int, int, str, list[str]]]:
             if title := " ".join(tokens[number + 1].content.split("\n")):
                 yield begin, end, int(token.tag[1]), title, []
         elif token.level == 0 and token.type == "html_block" and not token.content.lstrip().startswith("<!--"):
-            for found in _HTML.finditer(token.content):
-                first = begin + token.content.count("\n", 0, found.start())
-                last = begin + token.content.count("\n", 0, found.end())
-                behind = token.content[found.end() :].partition("\n")[0]
-                title = " ".join(html.unescape(_TAG.sub(" ", found[2])).split())
+            for match in _HTML.finditer(token.content):
+                first = begin + token.content.count("\n", 0, match.start())
+                last = begin + token.content.count("\n", 0, match.end())
+                behind = token.content[match.end() :].partition("\n")[0]
+                title = " ".join(html.unescape(_TAG.sub(" ", match[2])).split())
                 if title:
-                    yield first, last + 1, int(found[1]), title, [behind] if behind.strip() else []
+                    yield first, last + 1, int(match[1]), title, [behind] if behind.strip() else []
 
 
 def _front_matter(content: str) -> tuple[dict[str, Any], str]:
@@ -78,9 +78,9 @@ def _front_matter(content: str) -> tuple[dict[str, Any], str]:
         end = re.search(rf"^(?:{re.escape(mark)}|\.\.\.)[ \t]*(?:\n|\Z)", rest, re.MULTILINE)
         if begin.rstrip(_BLANKS) == mark and end:
             try:
-                about = parse(rest[: end.start()])
+                fields = parse(rest[: end.start()])
             except ValueError:  # a rule, and text below it
                 continue
-            if isinstance(about, dict):
-                return about, rest[end.end() :]
+            if isinstance(fields, dict):
+                return fields, rest[end.end() :]
     return {}, content

@@ -84,19 +84,19 @@ def passages(text: str, limit: Limit, title: str = "", headings: Sequence[Headin
     above = [Heading(heading.offset - begin, heading.level, heading.text) for heading in headings]
     most, count = limit.below(title), limit.count
     if limit.titled and above and count(whole) > most:
-        paths = [_path(above, one.offset + 1, limit, title) for one in above]
+        paths = [_path(above, heading.offset + 1, limit, title) for heading in above]
         most = min(limit.below(" / ".join([title, *path])) for path in paths)
-    found: list[_Span] = []
+    spans: list[_Span] = []
     filled = most  # the first part begins a passage
     for start, end in _headed(whole, _parts(whole, (0, len(whole)), most, count), most, count):
         size = count(whole[start:end])
         if filled + size > most:
-            found.append((start, end))
+            spans.append((start, end))
             filled = size
         else:
-            found[-1] = (found[-1][0], end)
+            spans[-1] = (spans[-1][0], end)
             filled += size
-    return [Passage(whole[start:end].strip(), _path(above, start, limit, title)) for start, end in found]
+    return [Passage(whole[start:end].strip(), _path(above, start, limit, title)) for start, end in spans]
 
 
 def _path(headings: list[Heading], start: int, limit: Limit, title: str) -> list[str]:
@@ -108,7 +108,7 @@ def _path(headings: list[Heading], start: int, limit: Limit, title: str) -> list
         path = [upper for upper in path if upper.level < heading.level]
         if heading.offset < start:
             path.append(heading)
-    texts = [one.text for one in path]
+    texts = [heading.text for heading in path]
     while texts and limit.count(" / ".join(texts)) > limit.below(title) // 4:
         del texts[0]
     return texts

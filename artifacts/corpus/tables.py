@@ -141,8 +141,8 @@ def _read(database: Any, function: str, options: dict[str, Any]) -> Iterator[tup
     yield from _rows(database.execute(f"SELECT * FROM {function}($file, {named})", options))
 
 
-def _rows(found: Any) -> Iterator[tuple[Any, ...]]:
-    while rows := found.fetchmany(_ROWS):
+def _rows(result: Any) -> Iterator[tuple[Any, ...]]:
+    while rows := result.fetchmany(_ROWS):
         yield from rows
 
 
@@ -172,8 +172,8 @@ def _csv_names(file: Any, dialect: Dialect, delimiter: str, quote: str) -> list[
         raise ValueError("line 1: This file is not utf-8 encoded") from error
     if dialect.columns and len(dialect.columns) != len(cells):
         raise ValueError(f"{len(dialect.columns)} columns are named, but its first line has {len(cells)} cells")
-    own = [cell.strip() if dialect.header else "" for cell in cells]
-    names = list(dialect.columns) or [name or f"column {number}" for number, name in enumerate(own, 1)]
+    header = [cell.strip() if dialect.header else "" for cell in cells]
+    names = list(dialect.columns) or [name or f"column {number}" for number, name in enumerate(header, 1)]
     if twice := sorted(name for name in names if names.count(name) > 1):
         raise ValueError(f'two columns have the name "{twice[0]}"; rename one, or name all by --columns')
     return names
@@ -205,12 +205,12 @@ def _parquet(database: Any, file: str, drop: Collection[str]) -> Opened:
     for name, digits in schema:
         if digits > _MAX_DIGITS and name not in drop:
             raise ValueError(f'column "{name}" has decimals of {digits} digits, of which {_MAX_DIGITS} are read')
-    own = {name for name, _ in schema}
+    schema_names = {name for name, _ in schema}
     source = "read_parquet($file, hive_partitioning = false, union_by_name = false)"
     columns = database.execute(f"SELECT * FROM {source} LIMIT 0", {"file": file}).description
     names, selected = [name for name, *_ in columns], list[str]()
     for name, kind, *_ in columns:
-        if name not in own:  # DuckDB has given it this name
+        if name not in schema_names:  # DuckDB has given it this name
             raise ValueError(f'two columns have the name "{name.rpartition("_")[0]}", apart from capitals; rename one')
         if name in drop:
             continue
@@ -219,12 +219,12 @@ def _parquet(database: Any, file: str, drop: Collection[str]) -> Opened:
             quoted = f"CASE WHEN isinf({quoted}) THEN error('infinite {kind.id}, which JSON lacks') ELSE {quoted} END"
         selected.append(quoted)
     kept = [name for name in names if name not in drop]
-    found = database.execute(f"SELECT {', '.join(selected) or 'NULL'} FROM {source}", {"file": file})
-    return names, _parquet_rows(found, kept)
+    result = database.execute(f"SELECT {', '.join(selected) or 'NULL'} FROM {source}", {"file": file})
+    return names, _parquet_rows(result, kept)
 
 
-def _parquet_rows(found: Any, names: Sequence[str]) -> Iterator[Placed]:
-    for number, values in enumerate(_rows(found), 1):
+def _parquet_rows(result: Any, names: Sequence[str]) -> Iterator[Placed]:
+    for number, values in enumerate(_rows(result), 1):
         row, name = Row(), ""
         try:
             for name, value in zip(names, values, strict=False):
