@@ -191,13 +191,13 @@ def _check_scores(index: FaissIndex, factory: str, vectors: Float32Array) -> Non
         try:
             # Faiss's own scores: `DenseIndex.search` has computed its scores again already.
             scores, ordinals = index.search(query[None, :], 10)
-            found = scores[ordinals >= 0]
+            reported = scores[ordinals >= 0]
             again = dense.scores(query, ordinals[ordinals >= 0])
         except RuntimeError as error:
             raise _refused(factory, error) from error
-        if np.abs(found - again).max(initial=0) > _SCORE_TOLERANCE:
+        if np.abs(reported - again).max(initial=0) > _SCORE_TOLERANCE:
             raise RecipeError(
-                f'Faiss factory "{factory}" gives scores that are off by {np.abs(found - again).max():.3g} from the '
+                f'Faiss factory "{factory}" gives scores that are off by {np.abs(reported - again).max():.3g} from the '
                 f"vectors it holds, so documents found by the sparse leg only could not be scored.",
                 remedy=f'Append a refinement: "{factory},Refine(SQ8)".',
             )
@@ -299,5 +299,5 @@ def _recall(
     for name, value in setting.items():
         faiss.ParameterSpace().set_index_parameter(index, name, value)
     searched = DenseIndex(index)
-    found = threads.map(lambda query: searched.search(query, len(exact[0]))[0].tolist(), queries)
-    return sum(len(best.intersection(ours)) for ours, best in zip(found, exact, strict=True)) / sum(map(len, exact))
+    results = threads.map(lambda query: searched.search(query, len(exact[0]))[0].tolist(), queries)
+    return sum(len(best.intersection(ours)) for ours, best in zip(results, exact, strict=True)) / sum(map(len, exact))

@@ -133,38 +133,38 @@ class DenseIndex:
         size = int(inner.ntotal) * int(getattr(inner, "code_size", 4 * self.dimension))
         return size if not isinstance(inner, faiss.IndexIVF) else size * inner.nprobe // max(1, inner.nlist)
 
-    def search(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> tuple[Int64Array, Float32Array]:
+    def search(self, query: Float32Array, k: int, allowed: UInt8Array | None = None) -> tuple[Int64Array, Float32Array]:
         """The best documents for a query vector, shape (D,): ordinals, int64 (m,), and scores, float32 (m,).
 
-        `among`, uint8 with one bit per ordinal (lowest bit first), restricts the search to documents whose bit is set.
+        `allowed`, uint8 with one bit per ordinal (lowest bit first), restricts it to documents whose bit is set.
         Where half or more are allowed, the index is searched without a filter, and deeper, for these; else all of them
-        are scored if they are few, or if an approximate index reaches fewer than `k`: m = min(k, allowed).
+        are scored if they are few, or if an approximate index reaches fewer than `k`: m = min(k, their number).
 
         Scores descend, equal scores by ordinal; m = min(k, N), or fewer where an approximate index reaches fewer. An
         exhaustive index (Flat, SQ8) also picks by ordinal among equal documents in the last places. The scores are bit
         for bit those of `scores`, so documents from both calls can be ranked together.
         """
-        ordinals = self.nearest(query, k, among)
+        ordinals = self.nearest(query, k, allowed)
         return best_first(ordinals, self.scores(query, ordinals), k)
 
-    def nearest(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> Int64Array:
+    def nearest(self, query: Float32Array, k: int, allowed: UInt8Array | None = None) -> Int64Array:
         """The documents, int64 (m,), that `search` scores and picks the best `k` from, in no order."""
-        allowed = self.count if among is None else int(np.bitwise_count(among).sum())
-        if among is None or allowed == self.count:
-            return self._found(query, min(k, self.count), self.count, None)
-        wanted = min(k, allowed)
-        if _KEPT_ONE_OF * allowed >= self.count:  # most are allowed: Faiss scans fastest without a selector
-            share = allowed / self.count
+        count = self.count if allowed is None else int(np.bitwise_count(allowed).sum())
+        if allowed is None or count == self.count:
+            return self._fetch(query, min(k, self.count), self.count, None)
+        wanted = min(k, count)
+        if _KEPT_ONE_OF * count >= self.count:  # most are allowed: Faiss scans fastest without a selector
+            share = count / self.count
             deeper = min(self.count, math.ceil(min(_DEEPER, 3 - 2 * share) * wanted / share) + _FEW_MORE)
-            found = self._found(query, deeper, self.count, None)
-            found = np.compress((among[found >> 3] >> (found & 7)) & 1 == 1, found)
-            if found.size >= wanted:
-                return found
-        if allowed > _FEW:
-            found = self._found(query, wanted, allowed, among)
-            if found.size >= wanted:
-                return found
-        every: Int64Array = np.flatnonzero(np.unpackbits(among, count=self.count, bitorder="little"))
+            ordinals = self._fetch(query, deeper, self.count, None)
+            ordinals = np.compress((allowed[ordinals >> 3] >> (ordinals & 7)) & 1 == 1, ordinals)
+            if ordinals.size >= wanted:
+                return ordinals
+        if count > _FEW:
+            ordinals = self._fetch(query, wanted, count, allowed)
+            if ordinals.size >= wanted:
+                return ordinals
+        every: Int64Array = np.flatnonzero(np.unpackbits(allowed, count=self.count, bitorder="little"))
         return every
 
     def scores(self, query: Float32Array, ordinals: IntegerArray) -> Float32Array:
@@ -175,20 +175,20 @@ class DenseIndex:
         """
         return inner_products(self.vectors, query, np.asarray(ordinals, dtype=np.int64))
 
-    def _found(self, query: Float32Array, wanted: int, allowed: int, among: UInt8Array | None) -> Int64Array:
-        """Ordinals that Faiss finds: `wanted` of the `allowed`, fewer where it reaches fewer, more where ties go on."""
+    def _fetch(self, query: Float32Array, wanted: int, count: int, allowed: UInt8Array | None) -> Int64Array:
+        """Ordinals that Faiss finds: `wanted` of `count` allowed, fewer if it reaches fewer, more if ties go on."""
         use_threads(1)
-        parameters = None if among is None else _restricted(self._index, among)
-        fetched = min(wanted + self._exhaustive, allowed)
+        parameters = None if allowed is None else _restricted(self._index, allowed)
+        fetched = min(wanted + self._exhaustive, count)
         while True:
             scores, ordinals = self._index.search(query[None, :], fetched, params=parameters)
             # Faiss picks arbitrarily among equal documents, so all of them are fetched and the ordinal decides.
-            if fetched == allowed or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
+            if fetched == count or not self._exhaustive or scores[0, wanted - 1] != scores[0, -1]:
                 break
-            fetched = min(2 * fetched, allowed)
+            fetched = min(2 * fetched, count)
         least = scores[0, wanted - 1] if self._exhaustive else -inf
-        found: Int64Array = ordinals[0, (scores[0] >= least) & (ordinals[0] >= 0)]  # Faiss pads with -1
-        return found
+        best: Int64Array = ordinals[0, (scores[0] >= least) & (ordinals[0] >= 0)]  # Faiss pads with -1
+        return best
 
     def vectors(self, ordinals: IntegerArray) -> Float32Array:
         """The vectors of given documents as the index holds them, quantised or not, float32 (m, D).
@@ -242,15 +242,15 @@ def products(vectors: Float32Array, query: Float32Array) -> Float32Array:
     return scores
 
 
-def _restricted(index: FaissIndex, among: UInt8Array) -> Any:
+def _restricted(index: FaissIndex, allowed: UInt8Array) -> Any:
     """Search parameters that restrict an index to documents whose bit is set and keep its other settings."""
     swig: Any = faiss  # its type stubs lack most of these
-    selector = swig.IDSelectorBitmap(among.size, swig.swig_ptr(among))
+    selector = swig.IDSelectorBitmap(allowed.size, swig.swig_ptr(allowed))
     if isinstance(index, faiss.IndexRefine):
-        base = _restricted(faiss.downcast_index(index.base_index), among)
+        base = _restricted(faiss.downcast_index(index.base_index), allowed)
         return swig.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=base)
     if isinstance(index, faiss.IndexPreTransform):
-        base = _restricted(faiss.downcast_index(index.index), among)
+        base = _restricted(faiss.downcast_index(index.index), allowed)
         return swig.SearchParametersPreTransform(index_params=base)
     if isinstance(index, faiss.IndexIVF):
         return swig.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
@@ -302,8 +302,8 @@ def load_background(path: Path, dimension: int) -> Float32Array:
     """Read the vectors (b, D) float32. Raises BundleError for another shape or type, and for lengths other than 1."""
     vectors: Float32Array = load_part(path, _FETCH, mapped=False)
     if vectors.dtype != np.float32 or vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimension:
-        found = f"{vectors.dtype.name} of shape {vectors.shape}"
-        raise BundleError(f"{path}: {found} instead of float32 of shape (b, {dimension}).", remedy=_FETCH)
+        form = f"{vectors.dtype.name} of shape {vectors.shape}"
+        raise BundleError(f"{path}: {form} instead of float32 of shape (b, {dimension}).", remedy=_FETCH)
     lengths = np.sqrt(np.einsum("bd,bd->b", vectors, vectors))
     if (bad := np.flatnonzero(~(np.abs(lengths - 1) < _TOLERANCE))).size:
         raise BundleError(f"{path}: vector {bad[0]} has the length {lengths[bad[0]]:g} instead of 1.", remedy=_FETCH)

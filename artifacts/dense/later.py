@@ -38,18 +38,18 @@ class LaterIndex:
         self._alive = np.packbits(np.ones(self.count, np.bool_), bitorder="little") if alive is None else alive
         self._of_alive = self._parted(self._alive)
 
-    def search(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> tuple[Int64Array, Float32Array]:
-        """The best documents, as `DenseIndex.search` gives them, of those `among`."""
-        chosen = self._of_alive if among is None or among is self._alive else self._parted(among)
-        found = [
+    def search(self, query: Float32Array, k: int, allowed: UInt8Array | None = None) -> tuple[Int64Array, Float32Array]:
+        """The best documents, as `DenseIndex.search` gives them, of those `allowed`."""
+        chosen = self._of_alive if allowed is None or allowed is self._alive else self._parted(allowed)
+        hits = [
             part.search(query, max(k, _MIN_CANDIDATES), bits) for part, bits in zip(self._parts, chosen, strict=True)
         ]
-        ordinals = np.concatenate([one + start for (one, _), start in zip(found, self._starts, strict=True)])
-        return best_first(ordinals, np.concatenate([scores for _, scores in found]), k)
+        ordinals = np.concatenate([local + start for (local, _), start in zip(hits, self._starts, strict=True)])
+        return best_first(ordinals, np.concatenate([scores for _, scores in hits]), k)
 
-    def nearest(self, query: Float32Array, k: int, among: UInt8Array | None = None) -> Int64Array:
+    def nearest(self, query: Float32Array, k: int, allowed: UInt8Array | None = None) -> Int64Array:
         """The best documents alone."""
-        return self.search(query, k, among)[0]
+        return self.search(query, k, allowed)[0]
 
     def scores(self, query: Float32Array, ordinals: Int64Array) -> Float32Array:
         """The scores (m,) float32 of given documents (m,). ValueError for an unknown ordinal."""
@@ -63,10 +63,10 @@ class LaterIndex:
             vectors[owners == owner] = part.vectors(ordinals[owners == owner] - start)
         return vectors
 
-    def _parted(self, among: UInt8Array) -> list[UInt8Array]:
+    def _parted(self, allowed: UInt8Array) -> list[UInt8Array]:
         """The bits of each index's documents."""
-        flags = np.unpackbits(among, count=self.count, bitorder="little")
-        return [np.packbits(one, bitorder="little") for one in np.split(flags, self._starts[1:])]
+        flags = np.unpackbits(allowed, count=self.count, bitorder="little")
+        return [np.packbits(part, bitorder="little") for part in np.split(flags, self._starts[1:])]
 
 
 class LaterIndexWriter:
@@ -76,7 +76,7 @@ class LaterIndexWriter:
         self._first = first
         self._new = np.empty((0, first.dimension), np.float32)
         self._coded: FaissIndex = faiss.IndexFlatIP(first.dimension)
-        self._made: FaissIndex = self._coded  # has more vectors, until `behind` takes it
+        self._newest: FaissIndex = self._coded  # has more vectors, until `behind` takes it
         self._trained = 0
 
     def add(self, vectors: Float32Array) -> None:
@@ -86,30 +86,30 @@ class LaterIndexWriter:
     def behind(self, alive: UInt8Array | None = None) -> LaterIndex:
         """Return the documents of the index and those added up to now, as one index, in which those of the bits `alive`
         are found."""
-        if self._made is not self._coded:
-            self._new = self._new[self._made.ntotal - self._coded.ntotal :]
-            self._coded = self._made
+        if self._newest is not self._coded:
+            self._new = self._new[self._newest.ntotal - self._coded.ntotal :]
+            self._coded = self._newest
         new: FaissIndex = faiss.IndexFlatIP(self._first.dimension)
         new.add(self._new)
-        return LaterIndex([self._first, *(DenseIndex(one) for one in (self._coded, new) if one.ntotal)], alive)
+        return LaterIndex([self._first, *(DenseIndex(index) for index in (self._coded, new) if index.ntotal)], alive)
 
     def encode(self) -> bool:
         """Make codes of vectors that have none, unless they are few; tell whether there are new codes for `behind`."""
-        made: FaissIndex = self._coded
-        new, count = self._new, made.ntotal
-        if self._made is not made:
+        index: FaissIndex = self._coded
+        new, count = self._new, index.ntotal
+        if self._newest is not index:
             return True
         if count + len(new) < MIN_CODED or len(new) < max(_MIN_NEW, count // _NEW_SHARE):
             return False
         use_threads(1)
         if count + len(new) < 2 * self._trained:
-            made = faiss.clone_index(made)  # searches go on in the one that was given out
+            index = faiss.clone_index(index)  # searches go on in the one that was given out
         else:
-            new = np.concatenate([made.reconstruct_n(0, count), new])
+            new = np.concatenate([index.reconstruct_n(0, count), new])
             parts, self._trained = product_parts(self._first.dimension), len(new)
-            made = faiss.index_factory(new.shape[1], f"PQ{parts}x4fs,RFlat", faiss.METRIC_INNER_PRODUCT)
-            made.k_factor = _DEEPER
-            made.train(new[np.linspace(0, len(new) - 1, _TRAINING).astype(np.int64)])
-        made.add(new)
-        self._made = made
+            index = faiss.index_factory(new.shape[1], f"PQ{parts}x4fs,RFlat", faiss.METRIC_INNER_PRODUCT)
+            index.k_factor = _DEEPER
+            index.train(new[np.linspace(0, len(new) - 1, _TRAINING).astype(np.int64)])
+        index.add(new)
+        self._newest = index
         return True

@@ -123,14 +123,14 @@ def query_aware_factory(vectors: Float32Array, queries: Float32Array, lists: int
 
 def parse_query_aware(factory: str, dimension: int) -> tuple[int, int]:
     """The numbers of lists n and of codes per document m. Raises RecipeError for another form or too large an m."""
-    found = _PATTERN.fullmatch(factory)
+    match = _PATTERN.fullmatch(factory)
     most = min(dimension // 2, _MAX_PARTS)
-    if found is None or int(found[2]) > most:
+    if match is None or int(match[2]) > most:
         raise RecipeError(
             f'The factory "{factory}" can\'t be built for {dimension} dimensions.',
             remedy=f"Write Queries,IVFn,PQmx4fsr,Refine(SQ8) with m at most {most}.",
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def build_query_aware_index(vectors: Float32Array, queries: Float32Array, factory: str) -> Any:
