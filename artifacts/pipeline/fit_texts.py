@@ -166,7 +166,7 @@ def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus, rows: Int64Array, l
     tokens: list[Int32Array] = []
     for start in range(0, len(rows), _PART):
         texts = [corpus.document(row).full_text for row in rows[start : start + _PART].tolist()]
-        tokens += (tokenizer.known(ids[:longest]) for ids in tokenizer.encode_batch(texts))
+        tokens += (tokenizer.without_unknown(ids[:longest]) for ids in tokenizer.encode_batch(texts))
     return tokens
 
 

@@ -36,7 +36,7 @@ class HeadQueries:
 
     def __init__(self, texts: Sequence[str], vectors: npt.NDArray[Any], *, lowercase: bool) -> None:
         """Raises ValueError for parts that don't fit each other, or a text twice."""
-        self._places = {text: place for place, text in enumerate(texts)}
+        self._places = {text: index for index, text in enumerate(texts)}
         if not len(self._places) == len(texts) == len(vectors):
             raise ValueError(f"{len(texts)} texts, {len(self._places)} of them different, for {len(vectors)} vectors")
         if vectors.ndim != 2 or vectors.dtype.kind != "f":
@@ -48,10 +48,10 @@ class HeadQueries:
     def open(cls, texts: Path, vectors: Path, *, lowercase: bool) -> Self:
         """Map the files that `save` wrote. Raises BundleError."""
         try:
-            found = json.loads(read_bounded(texts, _MAX_BYTES))
-            if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            queries = json.loads(read_bounded(texts, _MAX_BYTES))
+            if not isinstance(queries, list) or not all(isinstance(text, str) for text in queries):
                 raise ValueError(f"{texts.name} is no list of texts")
-            return cls(found, load_npy(vectors), lowercase=lowercase)
+            return cls(queries, load_npy(vectors), lowercase=lowercase)
         except (*UNREADABLE, RecursionError) as error:
             raise BundleError(f"{texts}: unusable head queries: {error}.", remedy=_FETCH) from error
 
@@ -77,10 +77,10 @@ class HeadQueries:
 
     def find(self, text: str) -> Float32Array | None:
         """The vector (D,) of a query, of length 1; None for one that is no head query."""
-        place = self._places.get(normalised(text, lowercase=self._lowercase))
-        if place is None:
+        row = self._places.get(normalised(text, lowercase=self._lowercase))
+        if row is None:
             return None
-        vector = self.vectors[place].astype(np.float32)
+        vector = self.vectors[row].astype(np.float32)
         unit: Float32Array = vector / np.float32(np.linalg.norm(vector))
         return unit
 

@@ -89,9 +89,9 @@ def load_idf(path: Path, vocab_size: int) -> Float32Array:
 
 def _check(path: Path, idf: Float32Array, vocab_size: int) -> None:
     if idf.dtype != np.float32 or idf.shape != (vocab_size,):
-        found = f"{idf.dtype.name} of shape {idf.shape}"
+        form = f"{idf.dtype.name} of shape {idf.shape}"
         raise BundleError(
-            f"{path}: {found} instead of float32 of shape ({vocab_size},), one IDF per token.", remedy=_REMEDY
+            f"{path}: {form} instead of float32 of shape ({vocab_size},), one IDF per token.", remedy=_REMEDY
         )
     bad = ~(np.isfinite(idf) & (idf > 0))
     if bad.any():

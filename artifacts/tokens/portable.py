@@ -48,14 +48,14 @@ class PortableTokenizer:
         Raises BundleError for a tokenizer that can't be made one: on texts of many kinds and on its own vocabulary, the
         tokens would be others.
         """
-        made: dict[str, Any] = orjson.loads(content)
-        kept = _without_special(made, lowercase=tokenizer.lowercase)
-        added = _added_pieces(made, tokenizer)
-        made |= {"truncation": None, "padding": None, "post_processor": None}
-        made["model"].pop("dropout", None)
+        spec: dict[str, Any] = orjson.loads(content)
+        kept = _without_special(spec, lowercase=tokenizer.lowercase)
+        added = _added_pieces(spec, tokenizer)
+        spec |= {"truncation": None, "padding": None, "post_processor": None}
+        spec["model"].pop("dropout", None)
         lower = (_replace(_FINAL_SIGMA, "ς"), {"type": "Lowercase"}) if tokenizer.lowercase else ()
-        _normalise_first(made, _replace(f"[{INVISIBLE}]+", ""), *lower, {"type": "NFC"})
-        built = Tokenizer.from_str(orjson.dumps(made).decode())
+        _normalise_first(spec, _replace(f"[{INVISIBLE}]+", ""), *lower, {"type": "NFC"})
+        built = Tokenizer.from_str(orjson.dumps(spec).decode())
         ids = {built.token_to_id(piece) for piece in added}
         if tokenizer.unknown_id is not None:
             ids.add(tokenizer.unknown_id)
@@ -74,36 +74,36 @@ class PortableTokenizer:
         return [token for token in ids if token not in self.nothing]
 
     def _compare(self, tokenizer: TextTokenizer, added: set[int]) -> None:
-        known = np.array([token for token in range(tokenizer.vocab_size) if token not in added], np.int32)
-        own = (tokenizer.spelt(known[start : start + _CHUNK]) for start in range(0, len(known), _CHUNK))
-        for text in (*_TRIALS, *own):
-            expected, found = tokenizer.query_ids(text), self.query_ids(text)
-            if expected != found:
-                raise _refused(f"the text {text[:80]!r} would have the tokens {found[:10]}, not {expected[:10]}")
+        tokens = np.array([token for token in range(tokenizer.vocab_size) if token not in added], np.int32)
+        texts = (tokenizer.spelt(tokens[start : start + _CHUNK]) for start in range(0, len(tokens), _CHUNK))
+        for text in (*_TRIALS, *texts):
+            expected, ids = tokenizer.query_ids(text), self.query_ids(text)
+            if expected != ids:
+                raise _refused(f"the text {text[:80]!r} would have the tokens {ids[:10]}, not {expected[:10]}")
 
 
-def _without_special(made: dict[str, Any], *, lowercase: bool) -> list[dict[str, Any]]:
+def _without_special(spec: dict[str, Any], *, lowercase: bool) -> list[dict[str, Any]]:
     """Take special tokens away, so that their spelling is ordinary text, and return the added tokens that are left.
 
     Their ids stand in the vocabulary, where it has ids: the library numbers the others anew."""
     kept = [
         token
-        for token in made.get("added_tokens") or ()
+        for token in spec.get("added_tokens") or ()
         if not token["special"] and not (lowercase and token["content"] != token["content"].lower())
     ]
-    made["added_tokens"] = kept
-    if isinstance(made["model"]["vocab"], dict):
+    spec["added_tokens"] = kept
+    if isinstance(spec["model"]["vocab"], dict):
         for token in kept:
-            made["model"]["vocab"].setdefault(token["content"], token["id"])
+            spec["model"]["vocab"].setdefault(token["content"], token["id"])
     return kept
 
 
-def _added_pieces(made: dict[str, Any], tokenizer: TextTokenizer) -> tuple[str, ...]:
+def _added_pieces(spec: dict[str, Any], tokenizer: TextTokenizer) -> tuple[str, ...]:
     """Add the tokens, and return their spellings, that take the place of others which are left out by where they stand:
     of a space at the start of a query, and of one before an unknown word."""
-    model, kind = made["model"], made["model"].get("type")
+    model, kind = spec["model"], spec["model"].get("type")
     if tokenizer.space is not None:
-        if kind != "BPE" or made.get("pre_tokenizer") is None:
+        if kind != "BPE" or spec.get("pre_tokenizer") is None:
             raise _refused(f"a model {kind} with a token of its own for the space before a word")
         # The last of all merges: where the space merges with the word, the mark stays by itself.
         space = tokenizer.token(tokenizer.space)
@@ -111,36 +111,36 @@ def _added_pieces(made: dict[str, Any], tokenizer: TextTokenizer) -> tuple[str, 
         pairs = bool(model["merges"]) and isinstance(model["merges"][0], list)
         model["merges"].append([_START, space] if pairs else f"{_START} {space}")
         # One space before the text, and none before an added token's own spelling, which is normalised, too.
-        for token in made["added_tokens"]:
+        for token in spec["added_tokens"]:
             if token["normalized"]:
                 token["content"] = _UNKNOWN + token["content"]
                 model["vocab"][token["content"]] = token["id"]
         _normalise_first(
-            made,
+            spec,
             {"type": "Prepend", "prepend": _START},
             _replace(rf"\A{_START}{_UNKNOWN}", ""),
             _replace(rf"\A{_START}\K[{_classes(_SPACES)}]+", ""),
             _replace(rf"\A{_START}", " "),
         )
         mark = {"type": "Metaspace", "replacement": _START, "prepend_scheme": "first", "split": False}
-        made["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [made["pre_tokenizer"], mark]}
+        spec["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [spec["pre_tokenizer"], mark]}
         return _START, _START + space
     if tokenizer.before_unknown is not None:
         if kind != "Unigram":
             raise _refused(f"a model {kind} with a token for the space before a word that it lacks")
         space = tokenizer.token(tokenizer.before_unknown)
-        known = _classes({character for piece, _ in model["vocab"] for character in piece} | {" "})
+        alphabet = _classes({character for piece, _ in model["vocab"] for character in piece} | {" "})
         pieces = (space + _UNKNOWN, space + model["vocab"][model["unk_id"]][0])  # the second is spelt in the text
         model["vocab"] += [[piece, 0.0] for piece in pieces]
-        parts = [made["normalizer"]] if made.get("normalizer") else []
-        made["normalizer"] = {"type": "Sequence", "normalizers": [*parts, _replace(f"[^{known}]", _UNKNOWN)]}
+        parts = [spec["normalizer"]] if spec.get("normalizer") else []
+        spec["normalizer"] = {"type": "Sequence", "normalizers": [*parts, _replace(f"[^{alphabet}]", _UNKNOWN)]}
         return pieces
     return ()
 
 
-def _normalise_first(made: dict[str, Any], *parts: dict[str, Any]) -> None:
-    own = [made["normalizer"]] if made.get("normalizer") else []
-    made["normalizer"] = {"type": "Sequence", "normalizers": [*parts, *own]}
+def _normalise_first(spec: dict[str, Any], *parts: dict[str, Any]) -> None:
+    steps = [spec["normalizer"]] if spec.get("normalizer") else []
+    spec["normalizer"] = {"type": "Sequence", "normalizers": [*parts, *steps]}
 
 
 def _replace(pattern: str, content: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _replace(pattern: str, content: str) -> dict[str, Any]:
 def _classes(characters: Iterable[str]) -> str:
     """The inside of a regular expression's class of these characters, as ranges."""
     codes = sorted(set(map(ord, characters)))
-    runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda one: one[1] - one[0])]
+    runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
     return "".join(rf"\x{{{run[0]:x}}}-\x{{{run[-1]:x}}}" for run in runs)
 
 

@@ -125,8 +125,8 @@ class TokenTable:
                 part = slice(starts[first], starts[last])
                 rows = self.rows(ids[part]) * weights[part, None]
                 for query in range(first, last):  # `reduceat` takes several times as long
-                    own = rows[starts[query] - part.start : starts[query + 1] - part.start]
-                    np.add.reduce(own, axis=0, out=sums[query])
+                    query_rows = rows[starts[query] - part.start : starts[query + 1] - part.start]
+                    np.add.reduce(query_rows, axis=0, out=sums[query])
             wide = sums.astype(np.float64)
             norms = np.sqrt(np.einsum("qd,qd->q", wide, wide))
             return (wide / np.where(norms > 0, norms, 1.0)[:, None]).astype(np.float32), norms

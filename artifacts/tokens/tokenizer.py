@@ -52,7 +52,9 @@ def sentences_of(title: str, text: str) -> list[str]:
     """The title and the sentences of a document that say something: those of 4 words or more."""
     parts = (" ".join(part.split()) for part in (title, *_SENTENCE_END.split(text)))
     return [
-        one for one in parts if len(one.split()) >= _MIN_SENTENCE or (" " not in one and len(one) >= 2 * _MIN_SENTENCE)
+        part
+        for part in parts
+        if len(part.split()) >= _MIN_SENTENCE or (" " not in part and len(part) >= 2 * _MIN_SENTENCE)
     ]
 
 
@@ -133,7 +135,7 @@ class TextTokenizer:
         return np.array(self._ids(self.prepared(text)), dtype=np.int32)
 
     def query_ids(self, text: str, *, appended: bool = False) -> list[int]:
-        """Token ids of a query as Python integers, those that are `known`.
+        """Token ids of a query as Python integers, those `without_unknown` ones.
 
         Byte-level BPEs have another token for a word behind a space than for one at the start of a text. The first word
         of a query has the ids that it has inside a text; a text that is `appended` to a query keeps a space that is a
@@ -145,7 +147,7 @@ class TextTokenizer:
             ids = self._ids(self.prepared(f" {_begun(text)}"))
             if ids[:1] == [self.space] and not appended:  # a space that is no part of the word
                 del ids[0]
-        return self.known(np.array(ids, dtype=np.int32)).tolist() if self.unknown_id in ids else ids
+        return self.without_unknown(np.array(ids, dtype=np.int32)).tolist() if self.unknown_id in ids else ids
 
     def query_places(self, text: str) -> list[tuple[int, int, int]]:
         """The `query_ids` of a text, each with its first character and the one after the last, without spaces
@@ -153,13 +155,13 @@ class TextTokenizer:
         begun = _begun(text)
         skipped, shift = len(text) - len(begun), 0 if self.space is None else 1
         read = f"{' ' * shift}{begun}"
-        (found,) = self.spans_of([read])
-        if found and found[0][0] == self.space:
-            del found[0]
-        if any(token == self.unknown_id for token, *_ in found):
-            found = [one for one in found if one[0] not in (self.unknown_id, self.before_unknown)]
+        (spans,) = self.spans_of([read])
+        if spans and spans[0][0] == self.space:
+            del spans[0]
+        if any(token == self.unknown_id for token, *_ in spans):
+            spans = [span for span in spans if span[0] not in (self.unknown_id, self.before_unknown)]
         places = []
-        for token, start, end in found:
+        for token, start, end in spans:
             part = read[start:end]
             first = start + len(part) - len(part.lstrip())
             last = max(first, end - len(part) + len(part.rstrip()))
@@ -170,18 +172,18 @@ class TextTokenizer:
         """The `query_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
         ids, lengths = array("i"), []
         for text in texts:
-            found = self.query_ids(text)
-            ids.fromlist(found)  # a list of the lists would keep Python's garbage collector busy
-            lengths.append(len(found))
+            query_ids = self.query_ids(text)
+            ids.fromlist(query_ids)  # a list of the lists would keep Python's garbage collector busy
+            lengths.append(len(query_ids))
         return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
 
     def as_queries(self, texts: Iterable[str]) -> Iterator[Int32Array]:
         """The `query_ids` of every text, each int32 (n_i,); uses all cores, and memory for some thousand texts."""
         if self.space is None:
-            yield from map(self.known, self.encode_all(texts))
+            yield from map(self.without_unknown, self.encode_all(texts))
             return
         for ids in self.encode_all(f" {_begun(text)}" for text in texts):
-            yield self.known(ids[1:] if ids[:1].tolist() == [self.space] else ids)
+            yield self.without_unknown(ids[1:] if ids[:1].tolist() == [self.space] else ids)
 
     def bare(self) -> "TextTokenizer":
         """The same tokenizer, but the first word of a query has the ids that it has at the start of a text: so dense
@@ -190,7 +192,7 @@ class TextTokenizer:
         other.space = None
         return other
 
-    def known(self, ids: Int32Array) -> Int32Array:
+    def without_unknown(self, ids: Int32Array) -> Int32Array:
         """Token ids (n,) without `unknown_id`, and without the space that it stands behind where that is a token."""
         if self.unknown_id is None:
             return ids
@@ -230,16 +232,16 @@ class TextTokenizer:
         if len(lowered) == len(text):
             if lowered == self.prepared(text):
                 return lowered, range(len(text)), range(1, len(text) + 1)
-            signs = [(sign, place) for place, sign in enumerate(lowered)]
+            signs = [(sign, offset) for offset, sign in enumerate(lowered)]
         else:  # a few capitals become two characters
-            signs = [(sign, place) for place, character in enumerate(text) for sign in self._lower(character)]
+            signs = [(sign, offset) for offset, character in enumerate(text) for sign in self._lower(character)]
         parts, starts, ends = list[str](), list[int](), list[int]()
         for group in _joined(sign for sign in signs if not _INVISIBLE.match(sign[0])):
             composed = unicodedata.normalize("NFC", "".join(sign for sign, _ in group))
-            places = [place for _, place in group]
+            places = [offset for _, offset in group]
             alike = len(composed) == len(group)
             starts += places if alike else [places[0]] * len(composed)
-            ends += [place + 1 for place in (places if alike else [places[-1]] * len(composed))]
+            ends += [offset + 1 for offset in (places if alike else [places[-1]] * len(composed))]
             parts.append(composed)
         return "".join(parts), starts, ends
 
@@ -274,7 +276,7 @@ class TextTokenizer:
     def is_cased(self) -> bool:
         """True if the tokenizer itself tells capitals from small letters."""
         small, large = (self._ids_of([change(word) for word in self._words]) for change in (str.lower, str.title))
-        return sum(one != other for one, other in zip(small, large, strict=True)) > len(small) / 2
+        return sum(lower != title for lower, title in zip(small, large, strict=True)) > len(small) / 2
 
     def _found_space(self) -> int | None:
         """The token of a space, where a word behind a space has another token than one at the start; else None."""
@@ -313,7 +315,7 @@ class TextTokenizer:
         return self._ids_of([prepared])[0]
 
     def _ids_of(self, prepared: list[str]) -> list[list[int]]:
-        return [found.ids for found in _asked(self._tokenizer.encode_batch_fast, prepared)]
+        return [encoding.ids for encoding in _asked(self._tokenizer.encode_batch_fast, prepared)]
 
 
 def _begun(text: str) -> str:
