@@ -30,23 +30,23 @@ def indexes_of(cluster: Cluster, alias: str) -> list[str]:
     check_name(alias)
     with cluster.translated():
         try:
-            found = cluster.client.indices.get_alias(name=alias)
+            indexes = cluster.client.indices.get_alias(name=alias)
         except NotFoundError:
-            found = {}
-        taken = not found and cluster.client.indices.exists(index=alias)
+            indexes = {}
+        taken = not indexes and cluster.client.indices.exists(index=alias)
     if taken:
         remedy = "Choose another name, or remove that index."
         raise ClusterError(f"{alias} is an index of {cluster.name}, not an alias of one.", remedy=remedy)
-    return sorted(found)
+    return sorted(indexes)
 
 
 def only_index(cluster: Cluster, alias: str) -> str:
     """Name the one index that an alias stands for. ClusterError if there is none or more."""
-    found = indexes_of(cluster, alias)
-    if len(found) != 1:
-        what = f"the alias of {len(found)} indexes ({', '.join(found)})" if found else "no index"
+    indexes = indexes_of(cluster, alias)
+    if len(indexes) != 1:
+        what = f"the alias of {len(indexes)} indexes ({', '.join(indexes)})" if indexes else "no index"
         raise ClusterError(f"{alias} is {what} on {cluster.name}; it must be the alias of one.", remedy=_PUSH)
-    return found[0]
+    return indexes[0]
 
 
 def read_meta(cluster: Cluster, index: str) -> IndexMeta:
@@ -59,10 +59,10 @@ def read_index(cluster: Cluster, index: str, timeout_s: float | None = None) -> 
     from a snapshot. ClusterError as in `read_meta`."""
     limit = {} if timeout_s is None else {"request_timeout": timeout_s}
     with cluster.translated():
-        found: dict[str, Any] = cluster.client.indices.get(index=index, **limit)[index]
-    meta = found["mappings"].get("_meta")
+        description: dict[str, Any] = cluster.client.indices.get(index=index, **limit)[index]
+    meta = description["mappings"].get("_meta")
     try:
-        return IndexMeta.model_validate(meta), found["settings"]["index"]["uuid"]
+        return IndexMeta.model_validate(meta), description["settings"]["index"]["uuid"]
     except ValidationError as error:
         what = "has no _meta of lightretriever" if not isinstance(meta, dict) else "is of another format"
         raise ClusterError(f"The index {index} of {cluster.name} {what}.", remedy=_PUSH) from error

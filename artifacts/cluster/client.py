@@ -151,8 +151,8 @@ def connect(
     )
     try:
         with _translated(name):
-            found = client.info()
-        return Cluster(client, name, _version(found, name))
+            info = client.info()
+        return Cluster(client, name, _version(info, name))
     except BaseException:
         client.close()
         raise
@@ -190,15 +190,15 @@ def _name(number: int, url: str) -> str:
     return f"{part.scheme}://{part.netloc.rpartition('@')[2]}{part.path}"
 
 
-def _version(found: Any, name: str) -> tuple[int, int]:
-    about = found.get("version") if isinstance(found, dict) else None
-    if not isinstance(about, dict) or about.get("distribution") != "opensearch":
+def _version(info: Any, name: str) -> tuple[int, int]:
+    build = info.get("version") if isinstance(info, dict) else None
+    if not isinstance(build, dict) or build.get("distribution") != "opensearch":
         raise ClusterError(f"{name} is not OpenSearch.", remedy="Give the address of an OpenSearch cluster.")
-    number = re.match(r"(\d+)\.(\d+)", str(about.get("number")))
+    number = re.match(r"(\d+)\.(\d+)", str(build.get("number")))
     version = (int(number[1]), int(number[2])) if number else (0, 0)
     if version < MIN_VERSION:
         least = ".".join(map(str, MIN_VERSION))
-        raise ClusterError(f"{name} is OpenSearch {about.get('number')}; {least} is needed.", remedy="Upgrade it.")
+        raise ClusterError(f"{name} is OpenSearch {build.get('number')}; {least} is needed.", remedy="Upgrade it.")
     return version
 
 

@@ -77,12 +77,12 @@ class LiveIndex:
     def compare(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
         _, uuid = self._present(inf)
-        found = zip(documents, self._read([document.id for document in documents], uuid, fields=_HASHES), strict=True)
+        pairs = zip(documents, self._read([document.id for document in documents], uuid, fields=_HASHES), strict=True)
         return [
             (None, False)
             if stored is None
             else (stored.version, stored.source["hashes"] == document_hashes(document.full_text, document.raw))
-            for document, stored in found
+            for document, stored in pairs
         ]
 
     def write(self, changes: Sequence[Change], deadline: float, *, wait: bool = False) -> list[Result]:
@@ -93,9 +93,9 @@ class LiveIndex:
                 run = self._make(changes, run, results, deadline, wait=wait)
                 if not run:
                     break
-            for place in run:
-                message = f"Document {changes[place].id!r} was changed by others {_ATTEMPTS} times."
-                results[place] = ConflictError(message, remedy="Try again.")
+            for index in run:
+                message = f"Document {changes[index].id!r} was changed by others {_ATTEMPTS} times."
+                results[index] = ConflictError(message, remedy="Try again.")
         return results
 
     position: Final = 0  # `write` waits itself
@@ -107,7 +107,7 @@ class LiveIndex:
     def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
         """Return the indexes of the changes that need a vector and impacts and have neither."""
         asked = (change for change in changes if change.document and change.vector is None and change.impacts is None)
-        ids = list(dict.fromkeys(one.id for one in asked))
+        ids = list(dict.fromkeys(change.id for change in asked))
         stored = dict(zip(ids, self._read(ids, "", deadline, _HASHES) if ids else [], strict=True))
 
         def has_text(document: Document) -> bool:
@@ -129,35 +129,35 @@ class LiveIndex:
         that others have changed meanwhile, and that are not for one version alone."""
         actions, places, again = list[dict[str, Any]](), list[int](), list[int]()
         meta, uuid = self._present(deadline)  # may be another one now, under the same name
-        stored = self._read_for([changes[place] for place in run], uuid, deadline)
-        for place, there in zip(run, stored, strict=True):
+        stored = self._read_for([changes[index] for index in run], uuid, deadline)
+        for index, there in zip(run, stored, strict=True):
             try:
-                action = self._action(changes[place], there)
+                action = self._action(changes[index], there)
             except (DocumentError, ConflictError) as error:
-                results[place] = error
+                results[index] = error
                 continue
             if action is not None:
                 actions.append(action)
-                places.append(place)
+                places.append(index)
         if not actions:
             return []
         if not meta.live:  # from now on the index no longer has the documents of its bundle alone
             body = {"_meta": meta.model_copy(update={"live": True}).model_dump()}
             with self.cluster.translated():
                 self.cluster.client.indices.put_mapping(index=self.index, body=body)
-        new = {place: there is None for place, there in zip(run, stored, strict=True)}
+        new = {index: there is None for index, there in zip(run, stored, strict=True)}
         items = send(self.cluster, self.index, actions, **_limits(deadline, wait=wait))
-        for place, item in zip(places, items, strict=True):
+        for index, item in zip(places, items, strict=True):
             refused = refusal(self.cluster, item)
             if refused is None:
-                written = Written(new[place], _stored(item, {}, uuid).version)
-                results[place] = None if item["result"] == "not_found" else written
+                written = Written(new[index], _stored(item, {}, uuid).version)
+                results[index] = None if item["result"] == "not_found" else written
             elif not isinstance(refused, ConflictError):
                 raise refused
-            elif changes[place].version is None:
-                again.append(place)
+            elif changes[index].version is None:
+                again.append(index)
             else:
-                results[place] = refused
+                results[index] = refused
         self.check_alias()
         return again
 
@@ -167,12 +167,12 @@ class LiveIndex:
             zip(ids := [change.id for change in changes], self._read(ids, uuid, deadline, _HASHES), strict=True)
         )
         kept = [
-            one.id
-            for one in changes
-            if one.document is not None
-            and (one.impacts is None or (one.vector is None and self.meta.dimension is not None))
-            and (there := stored[one.id]) is not None
-            and there.source["hashes"][0] == document_hashes(one.document.full_text, b"")[0]
+            change.id
+            for change in changes
+            if change.document is not None
+            and (change.impacts is None or (change.vector is None and self.meta.dimension is not None))
+            and (there := stored[change.id]) is not None
+            and there.source["hashes"][0] == document_hashes(change.document.full_text, b"")[0]
         ]
         if kept:
             stored |= zip(kept, self._read(kept, uuid, deadline), strict=True)
@@ -185,8 +185,8 @@ class LiveIndex:
         if (document := change.document) is None:
             versioned = over if change.version is not None else {}
             return None if stored is None else {"_op_type": "delete", "_id": change.id, **versioned}
-        about = {"_op_type": "create" if stored is None else "index", "_id": change.id, **over}
-        return {**about, "_source": _body_of(change, document, stored, self.meta)}
+        header = {"_op_type": "create" if stored is None else "index", "_id": change.id, **over}
+        return {**header, "_source": _body_of(change, document, stored, self.meta)}
 
     def _read(
         self, ids: Sequence[str], uuid: str, deadline: float | None = None, fields: Sequence[str] | None = None
@@ -197,13 +197,13 @@ class LiveIndex:
         if deadline is not None and deadline < inf:
             params |= {"request_timeout": _left(deadline)}
         with self.cluster.translated():
-            found = self.cluster.client.mget(index=self.index, body={"ids": list(ids)}, params=params)["docs"]
-        for one in found:
-            if "error" in one:
-                reason = f"{one['error'].get('type')}: {one['error'].get('reason')}"
-                what = f"{self.cluster.name} can't read document {one['_id']!r}: {reason:.300}."
+            answers = self.cluster.client.mget(index=self.index, body={"ids": list(ids)}, params=params)["docs"]
+        for answer in answers:
+            if "error" in answer:
+                reason = f"{answer['error'].get('type')}: {answer['error'].get('reason')}"
+                what = f"{self.cluster.name} can't read document {answer['_id']!r}: {reason:.300}."
                 raise ClusterError(what, remedy="Look at the cluster's logs.")
-        return [_stored(one, one["_source"], uuid) if one["found"] else None for one in found]
+        return [_stored(answer, answer["_source"], uuid) if answer["found"] else None for answer in answers]
 
     def _present(self, deadline: float) -> tuple[IndexMeta, str]:
         """Read what the index that has this name now was written from, and its UUID."""
@@ -217,10 +217,10 @@ class LiveIndex:
             )
 
 
-def _stored(found: Mapping[str, Any], source: Mapping[str, Any], uuid: str) -> Stored:
+def _stored(answer: Mapping[str, Any], source: Mapping[str, Any], uuid: str) -> Stored:
     """Return what the cluster says of a document. Its version has a hash of the index' UUID, because another one counts
     from 0 again, and one restored from a snapshot from there."""
-    seq_no, term = found["_seq_no"], found["_primary_term"]
+    seq_no, term = answer["_seq_no"], answer["_primary_term"]
     version = f"{seq_no}.{term}.{blake2b(uuid.encode(), digest_size=6).hexdigest()}"
     return Stored(source.get("raw", "").encode(), version, source, seq_no, term)
 
@@ -247,11 +247,11 @@ def _body_of(change: Change, document: Document, stored: Stored | None, meta: In
 def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:
     """Return the places of changes in runs: in order, no document twice, and of up to `BATCH`."""
     run, ids = list[int](), set[str]()
-    for place, change in enumerate(changes):
+    for index, change in enumerate(changes):
         if change.id in ids or len(run) == BATCH:
             yield run
             run, ids = [], set()
-        run.append(place)
+        run.append(index)
         ids.add(change.id)
     if run:
         yield run

@@ -82,7 +82,7 @@ def push(
         meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > MAX_PLAIN_IMPACT)
         index = index_name(alias, manifest, engine, shards)
         _create(cluster, index, meta, shards=shards, replicas=replicas)
-        found = _write(bundle, dense, sparse, cluster, index, skipped, written)
+        present = _write(bundle, dense, sparse, cluster, index, skipped, written)
         _check_count(cluster, index, manifest.documents)
         check_scores(cluster, index, meta, dense, sparse)
     commit_point()
@@ -92,14 +92,14 @@ def push(
     if removed and before:
         with cluster.translated():
             cluster.client.indices.delete(index=",".join(before))
-    path, known = f"{cluster.name}/{alias}", f", {found:,} of them by an earlier run" if found else ""
-    lines = [f"{path}: {manifest.documents:,} documents in {index}{known}; counts and a sample of scores agree"]
+    path, earlier = f"{cluster.name}/{alias}", f", {present:,} of them by an earlier run" if present else ""
+    lines = [f"{path}: {manifest.documents:,} documents in {index}{earlier}; counts and a sample of scores agree"]
     if before:
         kept = "kept" if changed else "kept; --delete-old removes it"
         lines += [f"before: {', '.join(before)}, {'removed' if removed else kept}"]
     written_there = "had documents written or deleted: bring them here by `lightretriever upsert` and `delete`"
-    lines += [f"{one} {written_there}" for one in changed]
-    facts = {"index": index, "version": manifest.digest, "documents": manifest.documents, "found": found}
+    lines += [f"{name} {written_there}" for name in changed]
+    facts = {"index": index, "version": manifest.digest, "documents": manifest.documents, "found": present}
     facts |= {"before": before, "removed": removed, "changed": changed, "query_bundle": None}
     return Summary(path, lines, facts)
 
@@ -146,27 +146,27 @@ def _write(
     written: Callable[[int], object],
 ) -> int:
     """Write the documents that the index lacks, and give the number of the others."""
-    found = 0
+    present = 0
     with cluster.translated():
         cluster.client.indices.refresh(index=index)
         for first in range(0, sparse.count, _READ):
             end = min(first + _READ, sparse.count)
             missing = _missing(cluster, index, first, end)
             skipped(end - first - sum(map(len, missing)))
-            found += end - first - sum(map(len, missing))
+            present += end - first - sum(map(len, missing))
             if not missing:
                 continue
             for item in send(cluster, index, _actions(bundle, dense, sparse, range(first, end), missing)):
                 if (error := refusal(cluster, item)) is not None:
                     raise ClusterError(error.message, remedy=f"{error.remedy} {_AGAIN}") from error
                 written(1)
-    return found
+    return present
 
 
 def _missing(cluster: Cluster, index: str, first: int, end: int) -> list[range]:
     """Return the ranges of ordinals of which a document is not there."""
     ranges = [range(start, min(start + _CHECKED, end)) for start in range(first, end, _CHECKED)]
-    return [one for one in ranges if _count(cluster, index, one) < len(one)]
+    return [part for part in ranges if _count(cluster, index, part) < len(part)]
 
 
 def _count(cluster: Cluster, index: str, ordinals: range) -> int:
@@ -194,25 +194,25 @@ def _check_count(cluster: Cluster, index: str, documents: int) -> None:
     with cluster.translated():
         cluster.client.indices.put_settings(index=index, body={"index": {"refresh_interval": None}})
         cluster.client.indices.refresh(index=index)
-        found = int(cluster.client.count(index=index)["count"])
-    if found != documents:
-        raise ClusterError(f"The index {index} has {found:,} documents of {documents:,}.", remedy=_AGAIN)
+        count = int(cluster.client.count(index=index)["count"])
+    if count != documents:
+        raise ClusterError(f"The index {index} has {count:,} documents of {documents:,}.", remedy=_AGAIN)
 
 
 def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseIndex | None, sparse: ImpactIndex) -> None:
     """Score a sample of documents for some of them as queries, in every leg. ClusterError if a score differs by more
     than 1e-5 of the best one. Of a document with more than 500 terms, the query has 500, spread over all."""
     ordinals = sparse.spread(_DOCUMENTS)
-    among, count = of_ordinals(ordinals), ordinals.size
+    allowed, count = of_ordinals(ordinals), ordinals.size
 
     def compare(leg: str, search: dict[str, Any], expected: Float32Array) -> None:
         whole = {"allow_partial_search_results": "false"}
         with cluster.translated():
             answer = cluster.client.search(index=index, body=search, params=whole)
-        found = dict(zip(*(part.tolist() for part in read_hits(leg, answer)), strict=True))
+        scores = dict(zip(*(part.tolist() for part in read_hits(leg, answer)), strict=True))
         for ordinal, score in zip(ordinals.tolist(), expected.tolist(), strict=True):
-            if abs(found.get(ordinal, np.inf) - score) > _ERROR * max(1.0, float(expected.max())):
-                what = f"scores {found[ordinal]:g}" if ordinal in found else "is not found"
+            if abs(scores.get(ordinal, np.inf) - score) > _ERROR * max(1.0, float(expected.max())):
+                what = f"scores {scores[ordinal]:g}" if ordinal in scores else "is not found"
                 raise ClusterError(
                     f"In the {leg} leg, document {ordinal} {what} in {index}, and scores {score:g} in the bundle.",
                     remedy="The index was changed, or the cluster's engine loses precision: remove it, and push again.",
@@ -221,13 +221,13 @@ def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseInde
     for query in ordinals[:: max(1, ordinals.size // _QUERIES)].tolist():
         if dense is not None:
             vector = dense.vectors(np.array([query]))[0]
-            compare("dense", dense_search(vector, count, among), dense.scores(vector, ordinals))
+            compare("dense", dense_search(vector, count, allowed), dense.scores(vector, ordinals))
         terms = _spread(sparse.terms(query)[0])
         weights = np.ones(len(terms), np.float32)
-        search = sparse_search(terms, weights, count, among, large=meta.large, every=True)
+        search = sparse_search(terms, weights, count, allowed, large=meta.large, every=True)
         compare("sparse", search, sparse.scores(terms, weights, ordinals))
 
 
 def _spread(terms: Sequence[str]) -> list[str]:
     places = np.unique(np.linspace(0, len(terms) - 1, min(_TERMS, len(terms))).astype(np.int64))
-    return [terms[place] for place in places.tolist()]
+    return [terms[index] for index in places.tolist()]

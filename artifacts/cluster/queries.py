@@ -1,6 +1,6 @@
 """Searches on the cluster, and its scores brought back to ours.
 
-A search names documents by `ordinal`. `among` is a query that documents must match, as `filter_query` makes it.
+A search names documents by `ordinal`. `allowed` is a query that documents must match, as `filter_query` makes it.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ _PLAIN: Final = {
 _NOTHING: Final[Query] = {"match_none": {}}
 
 
-def dense_search(vector: Float32Array, count: int, among: Query | None = None) -> Query:
-    """Find the best `count` documents by the inner product with a vector (D,), of those `among`."""
+def dense_search(vector: Float32Array, count: int, allowed: Query | None = None) -> Query:
+    """Find the best `count` documents by the inner product with a vector (D,), of those `allowed`."""
     count = min(count, MAX_FOUND)
     effort = min(MAX_FOUND, max(_MIN_EFFORT, 4 * count))
     knn: Query = {"vector": vector, "k": count, "method_parameters": {"ef_search": effort}}
-    if among is not None:
-        knn["filter"] = among  # beside knn it would filter afterwards
+    if allowed is not None:
+        knn["filter"] = allowed  # beside knn it would filter afterwards
     return {**_PLAIN, "size": count, "query": {"knn": {"vector": knn}}}
 
 
@@ -44,15 +44,15 @@ def sparse_search(
     terms: Sequence[str],
     weights: Float32Array,
     count: int,
-    among: Query | None = None,
+    allowed: Query | None = None,
     *,
     large: bool,
     every: bool = False,
 ) -> Query:
-    """Find the best `count` documents by the sum over terms (t,) of weight times impact, of those `among`; with `every`
-    all of these, also those without a term."""
+    """Find the best `count` documents by the sum over terms (t,) of weight times impact, of those `allowed`; with
+    `every` all of these, also those without a term."""
     clauses = _features(weighted_query(terms, weights), large=large)
-    return {**_PLAIN, "size": min(count, MAX_FOUND), "query": _matching(clauses, among, every=every)}
+    return {**_PLAIN, "size": min(count, MAX_FOUND), "query": _matching(clauses, allowed, every=every)}
 
 
 def of_ordinals(ordinals: IntegerArray) -> Query:
@@ -60,19 +60,19 @@ def of_ordinals(ordinals: IntegerArray) -> Query:
     return {"terms": {"ordinal": ordinals.tolist()}}
 
 
-def matching(*among: Query | None) -> Query:
-    """Match the documents that are `among` all of these, without a score; None: all documents."""
-    known = [one for one in among if one is not None]
-    return {"bool": {"filter": known}} if known else {"match_all": {}}
+def matching(*filters: Query | None) -> Query:
+    """Match the documents that match all `filters`, without a score; None: all documents."""
+    clauses = [query for query in filters if query is not None]
+    return {"bool": {"filter": clauses}} if clauses else {"match_all": {}}
 
 
-def listing(among: Query | None, order: Order | None, offset: int, count: int) -> Query:
-    """Return the documents `among` from the one at `offset` on, up to `count`, in an order, or by ordinal."""
+def listing(allowed: Query | None, order: Order | None, offset: int, count: int) -> Query:
+    """Return the `allowed` documents from the one at `offset` on, up to `count`, in an order, or by ordinal."""
     by: list[Query] = [{"ordinal": "asc"}]
     if order is not None:
         way = {"order": "desc", "mode": "max"} if order.descending else {"order": "asc", "mode": "min"}
         by.insert(0, {filter_field(order.field): {**way, "missing": "_last"}})
-    page = {"from": offset, "size": count, "query": matching(among), "sort": by}
+    page = {"from": offset, "size": count, "query": matching(allowed), "sort": by}
     return {**page, "_source": False, "docvalue_fields": ["ordinal"]}
 
 
@@ -107,13 +107,13 @@ def _features(weighted: tuple[Sequence[str], Float32Array], *, large: bool) -> l
     ]
 
 
-def _matching(clauses: list[Query], among: Query | None, *, every: bool) -> Query:
-    if every and among is not None:
-        return {"bool": {"should": clauses, "filter": [among]}}
+def _matching(clauses: list[Query], allowed: Query | None, *, every: bool) -> Query:
+    if every and allowed is not None:
+        return {"bool": {"should": clauses, "filter": [allowed]}}
     if not clauses:
         return _NOTHING
     scored = {"bool": {"should": clauses}}
-    return scored if among is None else {"bool": {"must": [scored], "filter": [among]}}
+    return scored if allowed is None else {"bool": {"must": [scored], "filter": [allowed]}}
 
 
 def _condition(texts: Any) -> Query:

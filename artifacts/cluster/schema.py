@@ -152,7 +152,7 @@ def live_ordinal(document_id: str) -> int:
 
 def document_hashes(text: str, raw: bytes) -> list[str]:
     """Return the digests of a document's title and text, and of its JSON."""
-    return [hashlib.blake2b(one, digest_size=16).hexdigest() for one in (text.encode(), raw)]
+    return [hashlib.blake2b(content, digest_size=16).hexdigest() for content in (text.encode(), raw)]
 
 
 def feature(term: str, *, high: bool = False) -> str:
@@ -162,20 +162,20 @@ def feature(term: str, *, high: bool = False) -> str:
 
 def features(impacts: Mapping[str, int]) -> dict[str, int]:
     """Return the rank features of a document's impacts by term, 1 to 65,535: of each one or two, of at most 9 bits."""
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for term, impact in impacts.items():
         high, low = divmod(impact, _HIGH)
         if low:
-            found[feature(term)] = low
+            values[feature(term)] = low
         if high:
-            found[feature(term, high=True)] = high
-    return found
+            values[feature(term, high=True)] = high
+    return values
 
 
-def read_features(found: Mapping[str, float]) -> dict[str, int]:
+def read_features(features: Mapping[str, float]) -> dict[str, int]:
     """Return a document's impacts by term from its rank features."""
     impacts: dict[str, int] = {}
-    for name, value in found.items():
+    for name, value in features.items():
         term, high = name.removesuffix(_HIGH_MARK).replace(_DOT, "."), name.endswith(_HIGH_MARK)
         impacts[term] = impacts.get(term, 0) + int(value) * (_HIGH if high else 1)
     return impacts
@@ -193,7 +193,7 @@ def document_body(
     body["hashes"] = document_hashes(text_of(record), raw)
     names = list(fields)
     values = indexed_values(record, fields)
-    for place, value in values:
-        number = {"keyword": str, "number": float, "date": int}[fields[names[place]]]
-        body.setdefault(filter_field(names[place]), []).append(number(value))
+    for index, value in values:
+        number = {"keyword": str, "number": float, "date": int}[fields[names[index]]]
+        body.setdefault(filter_field(names[index]), []).append(number(value))
     return body
