@@ -173,21 +173,21 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
     """Warn of a leg that finds documents by their own sentences much less well than BM25 does."""
     from lightretriever.artifacts.evaluation.tune import find_known_items
 
-    found = find_known_items(context.obj, Bundle.open(recipe.output), recipe.work)
-    if found is None:
+    items = find_known_items(context.obj, Bundle.open(recipe.output), recipe.work)
+    if items is None:
         return
-    ranks = ", ".join(f"{system} {value:.3f}" for system, value in found.mrr.items())
-    typer.echo(f"{found.queries} documents searched for by a sentence of theirs, MRR@10: {ranks}", err=True)
+    ranks = ", ".join(f"{system} {value:.3f}" for system, value in items.mrr.items())
+    typer.echo(f"{items.queries} documents searched for by a sentence of theirs, MRR@10: {ranks}", err=True)
     typer.echo(
         "BM25 is at its best there: a low value shows a leg that may hurt, not which weights are best.", err=True
     )
     section = "distil" if recipe.encoder else "refine"
     unfitted = getattr(recipe, section) is None
     fit = f"fit the token table to this corpus (`{section}: {{}}` in the recipe), or " if unfitted else ""
-    for leg in found.weak:
+    for leg in items.weak:
         other = {"dense": f"{fit}set index.weights: {{sparse: 1}}", "sparse": "set index.vocabulary: words"}[leg]
         typer.echo(
-            f"warning: the {leg} leg is weak for this corpus, and search ranks below BM25, nDCG@10 {found.difference}. "
+            f"warning: the {leg} leg is weak for this corpus, and search ranks below BM25, nDCG@10 {items.difference}. "
             f"Choose the weights by judged queries (`lightretriever evaluate --tune`), {other}.",
             err=True,
         )

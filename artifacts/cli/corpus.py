@@ -109,7 +109,7 @@ def corpus(
         if not source.exists():
             raise CorpusError(f"{source}: no folder and no file.", remedy="Name a folder of texts, or a table.")
         check_outside(output)
-        if (found := table_files(source)) is None:
+        if (tables := table_files(source)) is None:
             if dialect != DEFAULT_DIALECT:
                 raise CorpusError(f"{source}: no table, but an option of CSV is given.", remedy=_TABLES)
             if columns.named:
@@ -117,7 +117,7 @@ def corpus(
             limit = _limit(words, model)
             written = write_text_corpus(source, output, limit=limit, skip_bad=skip_bad, overwrite=overwrite)
         else:
-            files, passed_over = found
+            files, passed_over = tables
             if (size := words or model) is not None:
                 raise CorpusError(f"{size}: rows of a table are not cut.", remedy="Leave --words and --model out.")
             written = write_row_corpus(source, files, output, columns, dialect, skip_bad=skip_bad, overwrite=overwrite)

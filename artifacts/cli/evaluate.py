@@ -59,7 +59,7 @@ def evaluate(
             from lightretriever.artifacts.evaluation.report import print_benchmark, print_report
             from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 
-            one = partial(
+            measure = partial(
                 evaluate_bundle,
                 context.obj,
                 split=split or "test",
@@ -72,7 +72,7 @@ def evaluate(
                 depth=depth,
             )
             several = is_benchmark(dataset)
-            report = evaluate_all(one, bundle, dataset, output) if several else one(bundle, dataset, output)
+            report = evaluate_all(measure, bundle, dataset, output) if several else measure(bundle, dataset, output)
         if not as_json:
             (print_benchmark if several else print_report)(report, Console())
         if several:

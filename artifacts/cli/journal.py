@@ -34,14 +34,14 @@ def compact(
         start_jvm()
         sample = [] if queries is None else list(read_queries(queries).values())
         with ProgressBar("compact", total=opened.manifest.documents, unit="documents") as progress:
-            made, contained = compact_bundle(
+            compacted, contained = compact_bundle(
                 opened, live, output, queries=sample, overwrite=overwrite, done=progress.advance
             )
-        count, position = made.manifest.documents, contained.position
+        count, position = compacted.manifest.documents, contained.position
         job.summary = Summary(
             str(output),
             [f"{output}: {count:,} documents, with the changes up to number {position:,}"],
-            {"version": made.manifest.digest, "documents": count, "position": position},
+            {"version": compacted.manifest.digest, "documents": count, "position": position},
         )
 
 

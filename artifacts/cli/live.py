@@ -24,11 +24,11 @@ __all__ = [
     "LiveOption",
     "MaybeIndexOption",
     "MaybeToOption",
-    "Place",
+    "Target",
     "ToOption",
     "UserOption",
     "connected",
-    "opened_place",
+    "opened_target",
 ]
 
 _TIMEOUT_S = 120.0
@@ -61,7 +61,7 @@ LiveOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """Where documents are changed: a journal's folder or a cluster's alias, the index there, and the bundle that it is
     of, by version and name."""
 
@@ -71,9 +71,9 @@ class Place:
     live: LiveDocuments
 
 
-def opened_place(
+def opened_target(
     live: Path | None, bundle: Path | None, to: str | None, user: str | None, ca_file: Path | None, index: str | None
-) -> AbstractContextManager[Place]:
+) -> AbstractContextManager[Target]:
     """The place that the options name. Raises RecipeError where they name none, and what opening it raises."""
     if live is not None and bundle is not None:
         return _journal(live, bundle)
@@ -83,7 +83,7 @@ def opened_place(
 
 
 @contextmanager
-def _journal(folder: Path, path: Path) -> Iterator[Place]:
+def _journal(folder: Path, path: Path) -> Iterator[Target]:
     from lightretriever.artifacts.live.store import LiveStore
 
     opened = Bundle.open(path)
@@ -91,11 +91,11 @@ def _journal(folder: Path, path: Path) -> Iterator[Place]:
     with opened.sparse() as sparse:
         manifest = opened.manifest
         with closing(LiveStore(folder, manifest, sparse, None if manifest.dense is None else opened.dense())) as store:
-            yield Place(str(folder), manifest.digest, (manifest.digest, manifest.name), store)
+            yield Target(str(folder), manifest.digest, (manifest.digest, manifest.name), store)
 
 
 @contextmanager
-def _on_cluster(to: str, user: str | None, ca_file: Path | None, alias: str) -> Iterator[Place]:
+def _on_cluster(to: str, user: str | None, ca_file: Path | None, alias: str) -> Iterator[Target]:
     with closing(connected(to, user, ca_file)) as cluster:
         from lightretriever.artifacts.cluster.aliases import only_index, read_meta
         from lightretriever.artifacts.cluster.live import LiveIndex
@@ -103,4 +103,4 @@ def _on_cluster(to: str, user: str | None, ca_file: Path | None, alias: str) -> 
         index = only_index(cluster, alias)
         meta = read_meta(cluster, index)
         live = LiveIndex(cluster, alias, index, meta)
-        yield Place(f"{cluster.name}/{alias}", index, (meta.version, meta.bundle), live)
+        yield Target(f"{cluster.name}/{alias}", index, (meta.version, meta.bundle), live)

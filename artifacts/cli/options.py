@@ -56,5 +56,5 @@ def built(path: Path) -> Path:
 
 def overridden(context: typer.Context, kind: type[AnyRecipe]) -> AnyRecipe:
     """The recipe of this `kind` that a command was given, with the options that it was called with."""
-    given = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
-    return read_recipe(context.params["recipe"], kind, given)
+    options = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
+    return read_recipe(context.params["recipe"], kind, options)

@@ -13,9 +13,9 @@ from lightretriever.artifacts.cli.live import (
     LiveOption,
     MaybeIndexOption,
     MaybeToOption,
-    Place,
+    Target,
     UserOption,
-    opened_place,
+    opened_target,
 )
 from lightretriever.artifacts.cli.options import BUILT, DeviceOption, LimitOption, SkipOption, WorkOption, built
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
@@ -60,15 +60,15 @@ def upsert(
         manifest = read_manifest(loaded.output)
         check = partial(_check_names, manifest)
         documents = Corpus(corpus, skip_bad=skip_bad, limit=limit, fields=manifest.fields, check=check)
-        with opened_place(live, loaded.output, to, user, ca_file, index) as place:
-            _check_bundle(place, manifest)
+        with opened_target(live, loaded.output, to, user, ca_file, index) as target:
+            _check_bundle(target, manifest)
 
             @cache
             def encoder() -> "LaterDocuments":
                 """Load the model, when the first document has to be encoded."""
                 with importing("pipeline"):
                     from lightretriever.artifacts.pipeline.later import LaterDocuments
-                return LaterDocuments.open(loaded, manifest, place.live.most_impact)
+                return LaterDocuments.open(loaded, manifest, target.live.most_impact)
 
             with TemporaryDirectory(prefix="upsert-", ignore_cleanup_errors=True) as folder:
                 checked = EncodedCorpus.of(documents, Path(folder))  # the whole corpus, before anything is written
@@ -76,15 +76,15 @@ def upsert(
                 if manifest.sparse.vocabulary != "tokens":
                     start_jvm()  # splits texts into words
                 with ProgressBar("upsert", total=total, unit="documents") as progress:
-                    counts = upsert_documents(place.live, checked, lambda new: encoder().encode(new), progress.advance)
+                    counts = upsert_documents(target.live, checked, lambda new: encoder().encode(new), progress.advance)
             cut = encoder().cut if counts.encoded else 0
             line = (
-                f"{place.path}: of {total:,} documents {counts.encoded:,} encoded ({counts.created:,} new), "
+                f"{target.path}: of {total:,} documents {counts.encoded:,} encoded ({counts.created:,} new), "
                 f"{counts.fields:,} with other fields, {counts.unchanged:,} unchanged"
             )
             left = {"skipped": documents.skipped.count, "cut": cut}
-            facts = {"index": place.index, "documents": total, **vars(counts), **left}
-            job.summary = Summary(place.path, [line, *left_out(**left)], facts)
+            facts = {"index": target.index, "documents": total, **vars(counts), **left}
+            job.summary = Summary(target.path, [line, *left_out(**left)], facts)
         report_skipped(documents.skipped.reasons)
 
 
@@ -95,12 +95,12 @@ def _check_names(manifest: Manifest, document: Document) -> None:
         raise ValueError(f'document "{document.id}": {error.message.removesuffix(".")}') from error
 
 
-def _check_bundle(place: Place, manifest: Manifest) -> None:
+def _check_bundle(target: Target, manifest: Manifest) -> None:
     """Raise BundleError where the index at a place is not of the recipe's bundle."""
-    version, name = place.bundle
+    version, name = target.bundle
     if version != manifest.digest:
         raise BundleError(
-            f"{place.index} has version {version[:12]} of {name!r}; the recipe's bundle is version "
+            f"{target.index} has version {version[:12]} of {name!r}; the recipe's bundle is version "
             f"{manifest.digest[:12]} of {manifest.name!r}.",
             remedy="Push this bundle, or give the recipe of the one that the index was written from.",
         )
@@ -120,12 +120,12 @@ def delete(
     with running("delete", as_json=as_json) as job:
         names = read_ids(ids)
         with (
-            opened_place(live, None if bundle is None else built(bundle), to, user, ca_file, index) as place,
+            opened_target(live, None if bundle is None else built(bundle), to, user, ca_file, index) as target,
             ProgressBar("delete", total=len(names), unit="ids") as progress,
         ):
-            counts = delete_documents(place.live, names, progress.advance)
+            counts = delete_documents(target.live, names, progress.advance)
             such = (
                 f", such as {', '.join(f'{example!r:.80}' for example in counts.examples)}" if counts.examples else ""
             )
-            line = f"{place.path}: {counts.deleted:,} documents deleted, {counts.missing:,} were not there{such}"
-            job.summary = Summary(place.path, [line], {"index": place.index, **vars(counts)})
+            line = f"{target.path}: {counts.deleted:,} documents deleted, {counts.missing:,} were not there{such}"
+            job.summary = Summary(target.path, [line], {"index": target.index, **vars(counts)})
