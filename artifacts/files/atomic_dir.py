@@ -133,8 +133,8 @@ def _clear_up(target: Path, new: Path, old: Path) -> None:
 
 def _sync_tree(folder: Path) -> None:
     """Flush every file and folder to the disk."""
-    for place, _, names in os.walk(folder):
-        for path in [*(Path(place) / name for name in names), Path(place)]:
+    for parent, _, names in os.walk(folder):
+        for path in [*(Path(parent) / name for name in names), Path(parent)]:
             sync(path)
 
 

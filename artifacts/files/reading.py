@@ -52,19 +52,19 @@ def parse_yaml(content: bytes | str) -> Any:
         return yaml.load(content, _Loader)
     except yaml.MarkedYAMLError as error:  # its own text repeats the line, which may hold a secret
         mark = error.problem_mark or error.context_mark
-        place = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
-        raise ValueError(f"{error.problem or error.context}{place}") from error
+        position = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
+        raise ValueError(f"{error.problem or error.context}{position}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that there is not
         raise ValueError(" ".join(str(error).split())) from error
     except RecursionError as error:
         raise ValueError("nested too deep") from error
 
 
-def line_of(content: bytes | str, place: Sequence[str | int]) -> int:
+def line_of(content: bytes | str, path: Sequence[str | int]) -> int:
     """The line, from 1, of the value at a place in a YAML text that `parse_yaml` reads: the keys and positions that
     lead to it. Of a place that is not there, the line of what is around it."""
     node = yaml.compose(content, _Loader)
-    for part in place:
+    for part in path:
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             node = node.value[part]
         elif isinstance(node, yaml.MappingNode):
@@ -87,7 +87,7 @@ class _Loader(yaml.SafeLoader):
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         if len(mapping) < len(node.value):
             keys = [self.construct_object(key) for key, _ in node.value]
-            place = next(place for place, key in enumerate(keys) if key in keys[:place])
-            mark = node.value[place][0].start_mark
-            raise yaml.MarkedYAMLError(problem=f"the key {keys[place]!r:.80} stands twice", problem_mark=mark)
+            index = next(index for index, key in enumerate(keys) if key in keys[:index])
+            mark = node.value[index][0].start_mark
+            raise yaml.MarkedYAMLError(problem=f"the key {keys[index]!r:.80} stands twice", problem_mark=mark)
         return mapping

@@ -58,7 +58,7 @@ def check_plan(
     keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
     if growing in keys:
         pairs = zip(begun.get(growing) or [], plan.get(growing) or [], strict=False)
-        keys = [key for key in keys if key != growing or any(one != other for one, other in pairs)]
+        keys = [key for key in keys if key != growing or any(old != new for old, new in pairs)]
     if keys and renew is not None and set(keys) <= set(renewed):
         renew()
     elif keys:
@@ -75,7 +75,7 @@ def _differences(key: str, begun: dict[str, Any], plan: dict[str, Any]) -> Itera
     """Name the difference under a key; of two dictionaries, the keys that differ, and of two lists the places."""
     there, now = begun.get(key), plan.get(key)
     if isinstance(there, list) and isinstance(now, list):
-        there, now = ({str(place): one for place, one in enumerate(several)} for several in (there, now))
+        there, now = ({str(index): item for index, item in enumerate(several)} for several in (there, now))
     if isinstance(there, dict) and isinstance(now, dict):
         for inner in sorted(there.keys() | now.keys()):
             if there.get(inner) != now.get(inner):
