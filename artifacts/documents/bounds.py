@@ -61,8 +61,8 @@ def check_id(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f'"_id" must be a non-empty string, found {value!r:.80}')
     if "\n" in value or (size := len(value.encode())) > MAX_ID_BYTES:
-        found = "a line break" if "\n" in value else f"{size:,} bytes"
-        raise ValueError(f'"_id" must be at most {MAX_ID_BYTES} bytes without a line break, found {found}')
+        problem = "a line break" if "\n" in value else f"{size:,} bytes"
+        raise ValueError(f'"_id" must be at most {MAX_ID_BYTES} bytes without a line break, found {problem}')
     return value
 
 
@@ -78,14 +78,14 @@ def nesting(value: object, deepest: int) -> int:
     return depth
 
 
-def new_names(record: Mapping[str, object], known: Set[str]) -> Set[str]:
-    """The names of a document's fields that are not `known` yet. Raises ValueError for too many or too long ones."""
-    names = record.keys() - known
+def new_names(record: Mapping[str, object], seen: Set[str]) -> Set[str]:
+    """The names of a document's fields that are not `seen` yet. Raises ValueError for too many or too long ones."""
+    names = record.keys() - seen
     for name in names:
         if len(name) > MAX_FIELD_CHARS:
             raise ValueError(
                 f'a field\'s name has at most {MAX_FIELD_CHARS} characters, "{name[:40]}…" has {len(name):,}'
             )
-    if len(names) + len(known) > MAX_FIELDS:
+    if len(names) + len(seen) > MAX_FIELDS:
         raise ValueError(f'the documents have at most {MAX_FIELDS:,} different fields, "{min(names)}" is one more')
     return names

@@ -58,15 +58,15 @@ def indexed_values(document: Mapping[str, Any], fields: Mapping[str, FieldKind])
 
     Raises ValueError that names the field and a value that is not of its kind.
     """
-    found: list[tuple[int, str]] = []
-    for place, (name, kind) in enumerate(fields.items()):
+    values: list[tuple[int, str]] = []
+    for index, (name, kind) in enumerate(fields.items()):
         value = _names_of(document.get("title")) if name == NAMES else document.get(name)
-        for one in value if isinstance(value, list) else [] if value is None else [value]:
+        for item in value if isinstance(value, list) else [] if value is None else [value]:
             try:
-                found.append((place, _AS_TEXT[kind](one)))
+                values.append((index, _AS_TEXT[kind](item)))
             except ValueError as error:
                 raise ValueError(f'field "{name}": {error}') from error
-    return found
+    return values
 
 
 def name_of(text: str) -> str:
@@ -102,12 +102,12 @@ def number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected a number, found {value!r:.80}")
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:
-        found = math.inf
-    if not math.isfinite(found):
+        result = math.inf
+    if not math.isfinite(result):
         raise ValueError(f"expected a finite number, found {value!r:.80}")
-    return found + 0.0  # -0.0 is 0.0
+    return result + 0.0  # -0.0 is 0.0
 
 
 def milliseconds(value: object) -> int:
