@@ -141,5 +141,5 @@ def importing(extra: str) -> Iterator[None]:
 
 def readable(text: str | Path) -> str:
     """A text for a message, such as a path: what is not UTF-8 in it as \\x..; other halves of characters as \\u...."""
-    escaped = re.sub("[\udc80-\udcff]", lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", str(text))
+    escaped = re.sub("[\udc80-\udcff]", lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", str(text))
     return escaped.encode("utf-8", "backslashreplace").decode()

@@ -27,21 +27,21 @@ class Summary:
 
     def json(self, command: str) -> str:
         """The JSON object of a command of this name."""
-        about = {"command": command, "path": self.path, "seconds": self.seconds}
-        return as_json(about | self.facts)
+        fields = {"command": command, "path": self.path, "seconds": self.seconds}
+        return as_json(fields | self.facts)
 
 
 def as_json(value: dict[str, Any]) -> str:
     """An object as JSON, in which what is not UTF-8, as in paths, is `readable`."""
 
-    def told(part: Any) -> Any:
+    def plain(part: Any) -> Any:
         if isinstance(part, dict):
-            return {name: told(inner) for name, inner in part.items()}
+            return {name: plain(inner) for name, inner in part.items()}
         if isinstance(part, list | tuple):
-            return [told(inner) for inner in part]
+            return [plain(inner) for inner in part]
         return readable(part) if isinstance(part, str) else part
 
-    return json.dumps(told(value), ensure_ascii=False)
+    return json.dumps(plain(value), ensure_ascii=False)
 
 
 def duration(seconds: float) -> str:

@@ -128,9 +128,9 @@ class Expansion:
     def _row(self, moved: Float32Array, words: Int32Array, z: Float32Array, sparse: ImpactRow) -> ImpactRow:
         """Expand one document, with the `words` of highest `z`, highest first."""
         numbers, impacts = sparse
-        known = numbers < len(self.rows)
+        has_row = numbers < len(self.rows)
         own_z = np.zeros(len(numbers))
-        own_z[known] = self.rows[numbers[known]] @ moved
+        own_z[has_row] = self.rows[numbers[has_row]] @ moved
         others = np.append(numbers, -1)[np.searchsorted(numbers, words)] != words
         added = np.flatnonzero(others & (z > 0))[: self.settings.terms]
         factor = self.settings.weight * self.unit

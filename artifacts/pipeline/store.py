@@ -129,13 +129,13 @@ class TextStore:
         """Make one folder of what was made of the corpus' texts, and remove all else, unless other texts are to be
         kept. Raises ResumeError as `check` does."""
         self.check()
-        self._join(self._known(self.texts) if keep else self.texts[first_rows(self.texts)])
+        self._join(self._all_texts(self.texts) if keep else self.texts[first_rows(self.texts)])
 
     def others(self, texts: UInt8Array) -> int:
         """How many texts are here besides these (N, 16)."""
-        return len(self._known(texts)) - len(first_rows(texts))
+        return len(self._all_texts(texts)) - len(first_rows(texts))
 
-    def _known(self, texts: UInt8Array) -> UInt8Array:
+    def _all_texts(self, texts: UInt8Array) -> UInt8Array:
         """These texts and all others that are here, each once."""
         digests = np.concatenate([texts, *(column(source, "texts") for source in self._sources)])
         return digests[first_rows(digests)]
@@ -145,7 +145,7 @@ class TextStore:
         """The texts in one folder, mapped, and the row (N,) of each document. Parts are joined first."""
         self.check()
         if len(self._sources) != 1 or not self._sources[0].is_dir():
-            self._join(self._known(self.texts))
+            self._join(self._all_texts(self.texts))
         names = ("dense", "at", "terms", "impacts", "cut")
         dense, at, terms, impacts, cut = (column(self._sources[0], name) for name in names)
         return ModelRows(dense, ImpactRows(Rows(at, terms), impacts), cut), self._index.find(self.texts)

@@ -81,10 +81,10 @@ class TextTokenizer:
         """The id that stands for whatever the vocabulary lacks: an emoji, a word of another script, a word that is too
         long. It tells nothing of a text, so it is no evidence. None where all is spelt in bytes, or left out."""
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.space = self._found_space()
+        self.space = self._find_space()
         """The id of a space that is no part of a word, where a word behind a space has another token than one at the
         start; else None. No query begins with it."""
-        self.before_unknown = self._found_before_unknown()
+        self.before_unknown = self._find_before_unknown()
         """The id of the space before a word that the vocabulary lacks, as SentencePiece has one; else None. It is left
         out with the word."""
 
@@ -278,7 +278,7 @@ class TextTokenizer:
         small, large = (self._ids_of([change(word) for word in self._words]) for change in (str.lower, str.title))
         return sum(lower != title for lower, title in zip(small, large, strict=True)) > len(small) / 2
 
-    def _found_space(self) -> int | None:
+    def _find_space(self) -> int | None:
         """The token of a space, where a word behind a space has another token than one at the start; else None."""
         try:
             space = self._ids(" ")
@@ -290,7 +290,7 @@ class TextTokenizer:
         differ = any(second[-len(first) :] != first for first, second in zip(once, twice, strict=True))
         return space[0] if len(space) == 1 and differ else None
 
-    def _found_before_unknown(self) -> int | None:
+    def _find_before_unknown(self) -> int | None:
         """The token of the space before a word that the vocabulary lacks, as SentencePiece has one; else None."""
         try:
             for word in self._words:
