@@ -75,8 +75,8 @@ class Collections:
         try:
             return self._holders[name]
         except KeyError:
-            known = shortened(", ".join(self._holders), 300)
-            raise NotFoundError(f"There is no collection {name[:100]!r}; there are: {known}.") from None
+            names = shortened(", ".join(self._holders), 300)
+            raise NotFoundError(f"There is no collection {name[:100]!r}; there are: {names}.") from None
 
     def close(self) -> None:
         """Close what `open` opened."""

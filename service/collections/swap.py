@@ -61,7 +61,7 @@ class EngineHolder:
         self._folder = folder
         self._leases = Counter[SearchEngine]()
         self._changed = Condition()  # guards the engine, its leases and the stop
-        self._asked: SimpleQueue[Future[bool] | None] = SimpleQueue()
+        self._requests: SimpleQueue[Future[bool] | None] = SimpleQueue()
         self._stop = Event()
         self._thread: Thread | None = None
         self._looked: _Source | None = None
@@ -111,22 +111,22 @@ class EngineHolder:
             raise BundleRefusedError("This process serves an engine that was opened elsewhere: there is no folder.")
         if self._thread is None or self._stop.is_set():
             raise NotReadyError("The service starts or stops.")
-        asked = self.ask()  # before the others are notified: one of their requests to this process could come first
+        request = self.ask()  # before the others are notified: one of their requests to this process could come first
         self.on_reload()
-        return await asyncio.wrap_future(asked)
+        return await asyncio.wrap_future(request)
 
     def ask(self) -> "Future[bool]":
         """Request a reload from any thread."""
-        asked: Future[bool] = Future()
-        self._asked.put(asked)
-        return asked
+        request: Future[bool] = Future()
+        self._requests.put(request)
+        return request
 
     def stop(self) -> None:
         """Stop replacing engines. The serving engine stays open."""
         with self._changed:
             self._stop.set()
             self._changed.notify_all()
-        self._asked.put(None)
+        self._requests.put(None)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
 
@@ -146,19 +146,19 @@ class EngineHolder:
         """Check the folder every `watch_s` seconds, and on request."""
         while not self._stop.is_set():
             try:
-                asked = self._next_reload(folder)
-                if asked is not None and asked.set_running_or_notify_cancel():
-                    self._reload(folder, asked)
+                request = self._next_reload(folder)
+                if request is not None and request.set_running_or_notify_cancel():
+                    self._reload(folder, request)
             except Exception:  # keep watching
                 _log.exception("swapping bundles failed")
-        while not self._asked.empty():
-            if (left := self._asked.get()) is not None:
+        while not self._requests.empty():
+            if (left := self._requests.get()) is not None:
                 left.cancel()
 
     def _next_reload(self, folder: Path) -> "Future[bool] | None":
         """Wait for a request of a reload, or make one if the folder has another bundle; None: there is none."""
         try:
-            return self._asked.get(timeout=self.settings.watch_s or None)
+            return self._requests.get(timeout=self.settings.watch_s or None)
         except Empty:
             return Future() if self._look(folder) else None
 
@@ -177,16 +177,16 @@ class EngineHolder:
         group = self.engine.parts.backends.cluster
         return _signature(folder), None if group is None else group.present_index()
 
-    def _reload(self, folder: Path, asked: "Future[bool]") -> None:
-        """Serve the folder's present bundle, and complete `asked`."""
+    def _reload(self, folder: Path, request: "Future[bool]") -> None:
+        """Serve the folder's present bundle, and complete `request`."""
         try:
             old = self._replaced(folder)
         except Exception as error:
-            asked.set_exception(NotReadyError("The service stops.") if self._stop.is_set() else self._refused(error))
+            request.set_exception(NotReadyError("The service stops.") if self._stop.is_set() else self._refused(error))
             return
         self._refusals, self._retry_at = 0, inf
         if old is None:
-            asked.set_result(False)
+            request.set_result(False)
             return
         manifest = self.engine.bundle.manifest
         fields = {"collection": self.name, "bundle": manifest.name, "version": manifest.digest}
@@ -195,7 +195,7 @@ class EngineHolder:
             self.engine.publish(self.name)
             self.metrics.swaps.labels("swapped").inc()
         finally:  # the engines are swapped even if the metrics' disk is full
-            asked.set_result(True)
+            request.set_result(True)
             self._close(old)
             del old  # so that it can be freed
             self.on_closed()
