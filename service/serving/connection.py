@@ -53,8 +53,8 @@ class Connection(HttpToolsProtocol):
         self._asked_at = perf_counter()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if len(self.connections) > self.most:
-            idle = (one for one in cast("set[Connection]", self.connections) if not one._answering())
-            longest = min(idle, key=lambda one: one._asked_at)
+            idle = (other for other in cast("set[Connection]", self.connections) if not other._answering())
+            longest = min(idle, key=lambda other: other._asked_at)
             self.connections.discard(longest)  # at once: others may come in the same turn of the event loop
             longest.transport.close()
 

@@ -74,8 +74,8 @@ def _internet(host: str, port: int) -> list[socket.socket]:
         chosen = listeners[0].getsockname()[1] if listeners else port
         both = family == socket.AF_INET6 and len(addresses) == 1 and address[0] == "::" and socket.has_dualstack_ipv6()
         try:
-            own = (address[0], chosen, *address[2:])
-            listeners.append(socket.create_server(own, family=family, backlog=BACKLOG, dualstack_ipv6=both))
+            endpoint = (address[0], chosen, *address[2:])
+            listeners.append(socket.create_server(endpoint, family=family, backlog=BACKLOG, dualstack_ipv6=both))
         except OSError as error:
             if error.errno not in _NO_SUCH_ADDRESS:
                 for listener in listeners:

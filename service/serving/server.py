@@ -85,7 +85,9 @@ def ready_line(bundles: Folders) -> str:
     """Describe the bundles that are served, with the names of several collections."""
     manifests = {name: read_manifest(folder) for name, folder in bundles.items()}
     several = len(manifests) > 1
-    names = ", ".join(f"{name} ({one.name!r})" if several else repr(one.name) for name, one in manifests.items())
+    names = ", ".join(
+        f"{name} ({manifest.name!r})" if several else repr(manifest.name) for name, manifest in manifests.items()
+    )
     return f"Ready: {sum(manifest.documents for manifest in manifests.values())} documents of {names}"
 
 

@@ -46,7 +46,7 @@ class _Worker:
     bundles: "Folders"
     settings: Settings
     certificates: Certificates
-    said: PipeEnd
+    sender: PipeEnd
     replaces: bool = False
     """True once all workers were ready: one that can't start does not end the others then, and is tried again."""
 
@@ -55,9 +55,9 @@ class _Worker:
 
         Thread(target=_end_with_supervisor, daemon=True).start()
         try:
-            app = open_worker(self.bundles, self.settings, os.getppid(), lambda: self.said.send(None))
+            app = open_worker(self.bundles, self.settings, os.getppid(), lambda: self.sender.send(None))
         except LightRetrieverError as error:
-            self.said.send(str(error))
+            self.sender.send(str(error))
             if not self.replaces:
                 sys.exit(STARTUP_FAILURE)
             _log.error("worker can't start", extra={"reason": str(error)})
@@ -77,20 +77,20 @@ class _Supervisor(Multiprocess):
     """uvicorn's supervisor, which prints a line when all its workers are ready."""
 
     def __init__(
-        self, config: Config, sockets: list[socket.socket], worker: _Worker, heard: PipeEnd, line: str
+        self, config: Config, sockets: list[socket.socket], worker: _Worker, receiver: PipeEnd, line: str
     ) -> None:
         super().__init__(config, sockets)
         self.failure = "A worker process can't start."
-        self._worker, self._heard, self._line = worker, heard, line
+        self._worker, self._receiver, self._line = worker, receiver, line
         self._ready = 0
 
     def keep_subprocess_alive(self) -> None:
         """Replace workers that ended or hang, and read what workers say."""
         super().keep_subprocess_alive()
-        while self._heard.poll():
-            said = self._heard.recv()
-            self.failure = said or self.failure
-            self._ready += said is None
+        while self._receiver.poll():
+            message = self._receiver.recv()
+            self.failure = message or self.failure
+            self._ready += message is None
             if self._ready == self.config.workers and not self._worker.replaces:
                 self._worker.replaces = True
                 announce(self._line)
@@ -125,14 +125,14 @@ def run_workers(
 ) -> None:
     """Serve in `count` spawned processes: a JVM doesn't survive a fork. LightRetrieverError if one can't start. Prints
     `line` on stdout when all are ready. SIGUSR1 of a worker has all look for a new bundle."""
-    heard, said = Pipe(duplex=False)
+    receiver, sender = Pipe(duplex=False)
     with _shared_folder() as metrics:
         os.environ[METRICS_FOLDER] = metrics  # prometheus_client reads it on import
         certificates, chosen = Certificates(settings), settings.for_processes(count)
-        worker = _Worker(bundles, chosen, certificates, said)
+        worker = _Worker(bundles, chosen, certificates, sender)
         hangup = signal.getsignal(signal.SIGHUP)  # of a terminal that closes, which uvicorn would take for a reload
         config = server_config(worker, chosen, certificates, workers=count)
-        supervisor = _Supervisor(config, list(listeners), worker, heard, line)
+        supervisor = _Supervisor(config, list(listeners), worker, receiver, line)
 
         def reload(*_: Any) -> None:
             for process in supervisor.processes:
