@@ -53,8 +53,8 @@ class Call(Generic[T]):
             return self.model.model_validate_json(body, extra="ignore")
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            place, name = ".".join(map(str, first["loc"])) or "body", self.model.__name__
-            detail = f"The answer is no {name} of this version: {place}: {first['msg']}. Is this the service?"
+            path, name = ".".join(map(str, first["loc"])) or "body", self.model.__name__
+            detail = f"The answer is no {name} of this version: {path}: {first['msg']}. Is this the service?"
             raise AnswerError.unexpected(200, detail) from error
 
 
@@ -135,9 +135,9 @@ def post(path: str, model: type[T], content: Fields, *, items: Sequence[str] = (
     return Call(method="POST", path=path, model=model, body=_json(content), items=items)
 
 
-def _documents(one: str = "", *, wait: bool = False) -> str:
+def _documents(segment: str = "", *, wait: bool = False) -> str:
     """Return the path of all documents, or with a segment that of one."""
-    return f"/documents{one}{'?refresh=wait_for' if wait else ''}"
+    return f"/documents{segment}{'?refresh=wait_for' if wait else ''}"
 
 
 def _segment(text: str) -> str:
@@ -149,14 +149,14 @@ def _segment(text: str) -> str:
         raise ClientError(f"The id {text!r} ({type(text).__name__}) is no UTF-8 text.", remedy=remedy) from error
 
 
-def _json(content: object, place: str = "") -> bytes:
+def _json(content: object, root: str = "") -> bytes:
     """Write JSON; numbers and arrays of NumPy and the like are numbers and lists. ClientError names the part of
-    `content`, which is at `place`, that can't be written."""
+    `content`, which is at `root`, that can't be written."""
     written = _written(content)
     if written is None:
         path, wrong = _unwritable(content, "", 100)
         raise ClientError(
-            f"{place}{path or 'body'}: {shortened(wrong)} can't be written as JSON.",
+            f"{root}{path or 'body'}: {shortened(wrong)} can't be written as JSON.",
             remedy="Send finite numbers, texts without lone surrogates, lists, and mappings with texts as names.",
         )
     return written

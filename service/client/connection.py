@@ -91,11 +91,11 @@ class Connection(Generic[T]):
             remedy="Does the service run there, and the proxy, if HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names one?",
         )
 
-    def pause_s(self, error: ClientError, made: int, deadline: float, *, once: bool = False) -> float:
-        """Return the seconds to wait after `made` attempts, doubled each time, with jitter. Raise the last one's error
+    def pause_s(self, error: ClientError, attempts: int, deadline: float, *, once: bool = False) -> float:
+        """Return the seconds to wait after `attempts`, doubled each time, with jitter. Raise the last one's error
         if it is not passing, no attempt is left, or the time is too short."""
-        longest = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(made - 1, 100))
+        longest = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempts - 1, 100))
         pause_s = error.retry_after_s + longest * random.uniform(0.5, 1)
-        if once or not error.passing or made >= self._attempts or monotonic() + pause_s >= deadline:
+        if once or not error.passing or attempts >= self._attempts or monotonic() + pause_s >= deadline:
             raise error
         return pause_s

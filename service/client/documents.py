@@ -36,8 +36,8 @@ def document_of(document_id: str, text: str, metadata: Mapping[str, Any], text_f
     Metadata of `texts_of`, which have all of `SCORES`, become the fields that they were made of."""
     fields = {name: value for name, value in metadata.items() if name not in _ENCODED}
     if fields.keys() >= set(SCORES):
-        own = {f"document_{name}": name for name in SCORES}
-        fields = {own.get(name, name): value for name, value in fields.items() if name not in SCORES}
+        renamed = {f"document_{name}": name for name in SCORES}
+        fields = {renamed.get(name, name): value for name, value in fields.items() if name not in SCORES}
     encoded = {name: metadata[name] for name in _ENCODED if name in metadata}
     return {"id": document_id, "fields": {**fields, text_field: text}, **encoded}
 

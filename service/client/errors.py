@@ -61,8 +61,8 @@ class AnswerError(ClientError):
             return text if count else f"{alone}{text}"
 
         errors = [error.model_copy(update={"field": named(error.field)}) for error in problem.errors]
-        told = {"status": status, "detail": named(problem.detail), "errors": errors}
-        return cls(problem.model_copy(update=told), wait_s)
+        facts = {"status": status, "detail": named(problem.detail), "errors": errors}
+        return cls(problem.model_copy(update=facts), wait_s)
 
     @classmethod
     def unexpected(cls, status: int, detail: str, retry_after_s: float = 0.0) -> Self:

@@ -99,8 +99,8 @@ class SearchClient:
         id; what earlier requests had is written. A request has at most `batch_size` documents and 512 KiB, unless one
         alone has more, and is made once if it names a version.
         """
-        made = calls.put_many(documents, batch_size, wait=wait)
-        return [change for call in made for change in (self.call(call)).results]
+        batches = calls.put_many(documents, batch_size, wait=wait)
+        return [change for call in batches for change in (self.call(call)).results]
 
     def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
@@ -136,13 +136,13 @@ class SearchClient:
 
     def send(self, call: Call[Any]) -> bytes:
         """Return the JSON of the answer to a call, with retries."""
-        deadline, made = monotonic() + self._connection.timeout_s, 0
+        deadline, attempts = monotonic() + self._connection.timeout_s, 0
         while True:
-            made += 1
+            attempts += 1
             try:
                 return self._attempt(call, deadline)
             except ClientError as error:
-                pause_s = self._connection.pause_s(error, made, deadline, once=call.once)
+                pause_s = self._connection.pause_s(error, attempts, deadline, once=call.once)
             sleep(pause_s)
 
     def close(self) -> None:

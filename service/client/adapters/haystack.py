@@ -50,8 +50,8 @@ class SearchRetriever:
     @component.output_types(documents=list[Document])
     def run(self, query: str, request: dict[str, Any] | None = None) -> dict[str, list[Document]]:
         """Find documents, best first."""
-        store, asked = self.document_store, {**(self.request or {}), **(request or {})}
-        texts = texts_of(store.search(query, **asked), store.text_field)
+        store, fields = self.document_store, {**(self.request or {}), **(request or {})}
+        texts = texts_of(store.search(query, **fields), store.text_field)
         return {"documents": [Document(id=hit.id, content=text, meta=m, score=hit.score) for hit, text, m in texts]}
 
     def close(self) -> None:
