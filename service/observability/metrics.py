@@ -110,8 +110,8 @@ class Metrics:
             ProcessCollector(registry=self.registry)
         self._count_states()
         self._count_faults()
-        about = "Time from a request's arrival to the start of its answer."
-        requests = self._times("request", about, "route", "status")
+        text = "Time from a request's arrival to the start of its answer."
+        requests = self._times("request", text, "route", "status")
         self.request: Callable[[str, int], Histogram] = cache(lambda route, status: requests.labels(route, str(status)))
         """The histogram of a route and status."""
         stages = self._times("stage", "Time per stage, and the backend that ran it.", "stage", "backend")
@@ -182,8 +182,8 @@ class Metrics:
     def _count_faults(self) -> None:
         self.errors = self._counter("errors", "Answers that were errors, by kind.", "kind")
         self.degraded = self._counter("degraded", "Searches answered without a leg or the reranker.", "leg", "reason")
-        about = "Searches in which a leg did not score the other leg's candidates."
-        self.unscored = self._counter("unscored", about, "leg", "reason")
+        text = "Searches in which a leg did not score the other leg's candidates."
+        self.unscored = self._counter("unscored", text, "leg", "reason")
         self.swaps = self._counter("swaps", "Bundles swapped in while serving, or refused.", "result")
         for result in ("swapped", "refused"):
             self.swaps.labels(result)
@@ -192,25 +192,25 @@ class Metrics:
         labels = ("name", "version", "created", "model", "corpus", "query_weights")
         self._bundle = self._gauge("bundle_info", "The bundle that is served.", "livemax", labels)
         self._documents = self._gauge("documents", "Documents in the bundles.", "livemax")
-        about = "Documents written beside the bundles, every version of each, until a compaction."
-        self._written = self._gauge("live_documents", about, "livemax")
-        about = "1 while the file of rules can't be used and the rules before are in force, else 0."
-        self._rules_refused = self._gauge("rules_refused", about, "livemax")
+        text = "Documents written beside the bundles, every version of each, until a compaction."
+        self._written = self._gauge("live_documents", text, "livemax")
+        text = "1 while the file of rules can't be used and the rules before are in force, else 0."
+        self._rules_refused = self._gauge("rules_refused", text, "livemax")
         self.ready = self._gauge("ready", "1 while /readyz answers 200, else 0.", "livemin")
         self.in_flight = self._gauge("requests_in_flight", "Requests running or waiting.", "livesum")
         abandoned = "Abandoned calls that still hold a thread."
         self.abandoned = self._gauge("abandoned_calls", abandoned, "livesum", ["lane"])
 
-    def _times(self, name: str, about: str, *labels: str) -> Histogram:
+    def _times(self, name: str, text: str, *labels: str) -> Histogram:
         name = f"lightretriever_{name}_seconds"
-        return Histogram(name, about, labels, buckets=_BUCKETS, registry=self.registry)
+        return Histogram(name, text, labels, buckets=_BUCKETS, registry=self.registry)
 
-    def _counter(self, name: str, about: str, *labels: str) -> Counter:
-        return Counter(f"lightretriever_{name}", about, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"lightretriever_{name}", text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, about: str, together: _Together, labels: Sequence[str] = ()) -> Gauge:
+    def _gauge(self, name: str, text: str, together: _Together, labels: Sequence[str] = ()) -> Gauge:
         """Make a gauge; `together` says how the values of several processes are combined."""
-        return Gauge(f"lightretriever_{name}", about, labels, registry=self.registry, multiprocess_mode=together)
+        return Gauge(f"lightretriever_{name}", text, labels, registry=self.registry, multiprocess_mode=together)
 
 
 class _AllProcesses(Collector):

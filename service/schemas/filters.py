@@ -80,8 +80,8 @@ class Condition(_Operator):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         bounds = [name for name in _BOUNDS if getattr(self, name) is not None]
-        given = [name for name in ("eq", "in_", "exists") if getattr(self, name) is not None]
-        if len(given) + bool(bounds) != 1:
+        tests = [name for name in ("eq", "in_", "exists") if getattr(self, name) is not None]
+        if len(tests) + bool(bounds) != 1:
             raise ValueError("give one of: eq, in, exists, or bounds (gt, gte, lt, lte)")
         for pair in (("gt", "gte"), ("lt", "lte")):
             if set(pair) <= set(bounds):
