@@ -8,31 +8,31 @@ from typing import Final
 __all__ = ["memory_bytes", "processors"]
 
 _ROOT: Final = Path("/sys/fs/cgroup")
-_OWN: Final = Path("/proc/self/cgroup")
+_CGROUP: Final = Path("/proc/self/cgroup")
 
 
-def processors(root: Path = _ROOT, own: Path = _OWN) -> int:
+def processors(root: Path = _ROOT, cgroup: Path = _CGROUP) -> int:
     """Return the number of processors that the system and the cgroups grant this process, at least 1. A part of a
     processor counts as a whole one. The least of the affinity of the process and of the quotas of its cgroup and those
-    above it counts. `root` is where cgroups are mounted, `own` names the process's."""
+    above it counts. `root` is where cgroups are mounted, `cgroup` names the process's."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for quota in _read(root, own, "cpu.max"):
+    for quota in _read(root, cgroup, "cpu.max"):
         granted, _, period = quota.partition(" ")
         if granted.isdecimal() and period.isdecimal() and int(period):  # not "max"
             allowed = min(allowed, -(-int(granted) // int(period)))
     return max(1, allowed)
 
 
-def memory_bytes(root: Path = _ROOT, own: Path = _OWN) -> int:
+def memory_bytes(root: Path = _ROOT, cgroup: Path = _CGROUP) -> int:
     """Return the bytes of memory that the machine has, or a cgroup of this process grants. Arguments as above."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([machine, *(int(limit) for limit in _read(root, own, "memory.max") if limit.isdecimal())])
+    return min([machine, *(int(limit) for limit in _read(root, cgroup, "memory.max") if limit.isdecimal())])
 
 
-def _read(root: Path, own: Path, name: str) -> Iterator[str]:
+def _read(root: Path, cgroup: Path, name: str) -> Iterator[str]:
     """Read a file of the process's cgroup and of all above it, from the lowest up."""
     try:
-        lines = own.read_text("utf-8").splitlines()
+        lines = cgroup.read_text("utf-8").splitlines()
     except OSError:
         lines = []
     lowest = root / next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/").lstrip("/")

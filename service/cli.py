@@ -66,10 +66,10 @@ class _Modules(UserDict[str, Any]):
     """Commands by name, each made when it is read."""
 
     def __getitem__(self, name: str) -> Any:
-        found = super().__getitem__(name)
-        if isinstance(found, Command):
-            found = self.data[name] = found.load(name)
-        return found
+        command = super().__getitem__(name)
+        if isinstance(command, Command):
+            command = self.data[name] = command.load(name)
+        return command
 
 
 class _Overview(TyperGroup):
@@ -86,10 +86,10 @@ class _Group(_Overview):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help of all commands by their table."""
-        told: dict[str, Any] = {
-            name: TyperCommand(name, help=one.help, rich_help_panel=one.panel) for name, one in COMMANDS.items()
+        commands: dict[str, Any] = {
+            name: TyperCommand(name, help=entry.help, rich_help_panel=entry.panel) for name, entry in COMMANDS.items()
         }
-        _Overview(name=self.name, commands=told, params=self.params, help=self.help).format_help(ctx, formatter)
+        _Overview(name=self.name, commands=commands, params=self.params, help=self.help).format_help(ctx, formatter)
 
 
 def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:
@@ -109,8 +109,8 @@ app = typer.Typer(
 )
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _tell_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(metadata.version("lightretriever-search"))
         raise typer.Exit
 

@@ -96,10 +96,10 @@ class ServiceError(LightRetrieverError):
         more = f" ({total - 1} more)" if total > 1 else ""
         return cls(f"{first.field}: {first.message}{more}", errors[:MAX_FIELD_ERRORS])
 
-    def within(self, place: str) -> Self:
+    def within(self, path: str) -> Self:
         """Return the same error for a part of the request, such as `searches.3`."""
-        errors = [replace(error, field=f"{place}.{error.field}") for error in self.errors]
-        return type(self)(f"{place}{'.' if errors else ': '}{self.detail}", errors)
+        errors = [replace(error, field=f"{path}.{error.field}") for error in self.errors]
+        return type(self)(f"{path}{'.' if errors else ': '}{self.detail}", errors)
 
 
 class InvalidBodyError(ServiceError, kind="invalid_body", status=400, title="The body can't be read"):

@@ -190,13 +190,13 @@ class Settings(BaseSettings):
         return self.model_copy(update={"search_threads": threads})
 
 
-def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = None) -> Settings:
-    """Read the settings; those `given`, if not None, come first. SettingsError names setting, value and remedy."""
+def load_settings(config: Path | None = None, arguments: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings; `arguments` that are not None come first. SettingsError names setting, value and remedy."""
     _check_environment()
     file = config or os.environ.get(CONFIG_VARIABLE)
     values = _read_yaml(Path(file)) if file else {}
     values |= EnvSettingsSource(Settings)()
-    values |= {name: value for name, value in (given or {}).items() if value is not None}
+    values |= {name: value for name, value in (arguments or {}).items() if value is not None}
     try:
         settings = Settings(**values)
     except ValidationError as error:
@@ -230,14 +230,14 @@ def load_settings(config: Path | None = None, given: Mapping[str, Any] | None = 
 
 
 def _check_environment() -> None:
-    known = {CONFIG_VARIABLE, *(ENV_PREFIX + name.upper() for name in Settings.model_fields)}
+    names = {CONFIG_VARIABLE, *(ENV_PREFIX + name.upper() for name in Settings.model_fields)}
     for variable in os.environ:
         name = variable.upper()
         if name in _OF_CLIENTS:
             continue
-        if name.startswith(ENV_PREFIX) and name not in known and not _INJECTED.fullmatch(name, len(ENV_PREFIX)):
+        if name.startswith(ENV_PREFIX) and name not in names and not _INJECTED.fullmatch(name, len(ENV_PREFIX)):
             raise _unknown(f"The environment has {variable}, but there is no such setting.")
-        if name in known and not os.environ[variable].strip() and name != _MAY_BE_EMPTY:
+        if name in names and not os.environ[variable].strip() and name != _MAY_BE_EMPTY:
             raise SettingsError(f"{variable} in the environment is empty.", remedy="Unset it, or give it a value.")
 
 

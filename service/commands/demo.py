@@ -40,7 +40,7 @@ def demo(
         typer.echo(target)
         return
     quiet = {} if f"{ENV_PREFIX}LOG_LEVEL" in os.environ else {"log_level": "warning"}
-    settings = load_settings(given=quiet)
+    settings = load_settings(arguments=quiet)
     if port:
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(_ADVICE.format(address=address, body=EXAMPLE), file=sys.stderr, flush=True)

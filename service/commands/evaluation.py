@@ -47,8 +47,8 @@ class EngineSearcher:
         if not query.strip():
             return None
         settings = {} if fusion is None else {"fusion": fusion.request()}
-        asked = {"query": literal(query), "task": task, "mode": mode, "k": k, "candidates": candidates, "fields": []}
-        request = SearchRequest.model_validate({**asked, **settings, "allow_partial": False})
+        fields = {"query": literal(query), "task": task, "mode": mode, "k": k, "candidates": candidates, "fields": []}
+        request = SearchRequest.model_validate({**fields, **settings, "allow_partial": False})
         try:
             hits = self._engine.search(request).hits
         except UnsearchableError:

@@ -47,14 +47,14 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a bundle, or several, over HTTP until SIGTERM or Ctrl-C."""
-    given = {"opensearch_url": opensearch_url, "opensearch_index": index, "live": live, "recipe": recipe}
-    folders, settings = parse_folders(bundle), load_settings(config, given)
+    arguments = {"opensearch_url": opensearch_url, "opensearch_index": index, "live": live, "recipe": recipe}
+    folders, settings = parse_folders(bundle), load_settings(config, arguments)
     raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=_read_workers(workers)))
 
 
-def _read_workers(given: str) -> int | None:
-    if given == _AUTO:
+def _read_workers(workers: str) -> int | None:
+    if workers == _AUTO:
         return None
-    if not given.isdecimal() or not 1 <= int(given) <= _MAX_WORKERS:
-        raise SettingsError(f"--workers is {given!r}.", remedy=f"Give a number of 1 to {_MAX_WORKERS}, or {_AUTO}.")
-    return int(given)
+    if not workers.isdecimal() or not 1 <= int(workers) <= _MAX_WORKERS:
+        raise SettingsError(f"--workers is {workers!r}.", remedy=f"Give a number of 1 to {_MAX_WORKERS}, or {_AUTO}.")
+    return int(workers)

@@ -72,8 +72,8 @@ class FoundDocuments(BaseModel):
 def make_server(client: AsyncSearchClient) -> MCPServer:
     """A server of tools that ask the client's service. Its errors become errors of the tool, for the model to read."""
     version = package_version("lightretriever-search") or "not installed"
-    own = _Tools(client)
-    tools = [_strict(tool) for tool in (own.search, own.document, own.explain, own.info, own.collections)]
+    calls = _Tools(client)
+    tools = [_strict(tool) for tool in (calls.search, calls.document, calls.explain, calls.info, calls.collections)]
     return MCPServer("lightretriever", version=version, instructions=_INSTRUCTIONS, tools=tools, log_level="WARNING")
 
 

@@ -119,7 +119,7 @@ def test_a_service_without_a_model_says_what_is_missing(place: Place, settings: 
 
 def test_a_recipe_that_can_not_be_used_ends_the_start(place: Place, settings: Settings) -> None:
     with raises(SettingsError, naming="recipe.yaml"):
-        load_settings(given={"recipe": place.recipe})
+        load_settings(arguments={"recipe": place.recipe})
     backbone = place.recipe.with_name("work") / "backbone.json"
     begun = backbone.read_text()
     backbone.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other '))
