@@ -73,8 +73,8 @@ async def begin(request: Request, scope: KeyScope = "search", media: str = JSON)
     state = state_of(request)
     state.admission.check()
     settings = state.settings
-    most, deadline_ms = settings.max_body_bytes, settings.deadline_ms
-    return await read_body(request, max_body_bytes=most, deadline_ms=deadline_ms, media=media)
+    limit, deadline_ms = settings.max_body_bytes, settings.deadline_ms
+    return await read_body(request, max_body_bytes=limit, deadline_ms=deadline_ms, media=media)
 
 
 @asynccontextmanager

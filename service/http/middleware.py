@@ -94,9 +94,9 @@ class _Answer:
 
     def __init__(self, scope: Scope, method: str, send: Send) -> None:
         self.arrived = perf_counter()
-        given_id = Headers(scope=scope).get("x-request-id", "")
+        sent_id = Headers(scope=scope).get("x-request-id", "")
         # The id only tells requests apart; it may be guessable.
-        self.request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{random.getrandbits(64):016x}"
+        self.request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else f"{random.getrandbits(64):016x}"
         self.status = 0
         """Status of the answer; 0 before the answer begins."""
         self.log_fields: dict[str, Any] = {

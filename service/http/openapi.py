@@ -34,7 +34,7 @@ WRITE: Final = (
 )
 
 _MODELS: dict[type[BaseModel], JsonSchemaMode] = {schemas.Problem: "serialization"}
-_ABOUT: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
+_DESCRIPTION: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
 
 - **Fusion** is `linear` (a weighted sum of normalised scores) or `rrf` (`sum of weight / (rank_constant + rank)`,
   ranks counted from 1).
@@ -74,7 +74,7 @@ def parameter(name: str, where: str, text: str, **schema: Any) -> dict[str, Any]
 def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, Any]:
     """Describe the routes, the models, the kinds of errors, and the limits that the settings set."""
     version = package_version("lightretriever-search") or "not installed"
-    document = get_openapi(title="LightRetriever Search", version=version, description=_ABOUT, routes=routes)
+    document = get_openapi(title="LightRetriever Search", version=version, description=_DESCRIPTION, routes=routes)
     # Beside this description: below a collection, and behind a proxy that takes a prefix off.
     document["servers"] = [{"url": "."}]
     _, definitions = models_json_schema(list(_MODELS.items()), ref_template="#/components/schemas/{model}")

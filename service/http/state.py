@@ -23,10 +23,10 @@ _MAX_PAUSE_S: Final = 1.0
 
 
 class Admission:
-    """Counts the requests that are `admitted`, of `most`. Asked in the event loop alone, so it needs no lock."""
+    """Counts the requests that are `admitted`, of a `limit`. Asked in the event loop alone, so it needs no lock."""
 
     def __init__(self, working: int, waiting: int) -> None:
-        self.most = working + waiting
+        self.limit = working + waiting
         self.waiting = waiting
         self.admitted = 0
         self._refused = 0.0
@@ -38,7 +38,7 @@ class Admission:
 
     def check(self) -> None:
         """Raise OverloadedError if there is no room for another request."""
-        if self.admitted >= self.most:
+        if self.admitted >= self.limit:
             raise OverloadedError(
                 f"{self.waiting} requests wait already, as many as may (max_waiting). Try again in a moment."
             )

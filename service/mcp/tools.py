@@ -118,8 +118,8 @@ class _Tools:
         collection: CollectionName = None,
     ) -> FoundDocuments:
         """Find documents. Each hit has its id, fields, and the part of its text that matches best."""
-        with _told():
-            fields = _given(k=5 if k is None else k, offset=offset, filter=filter, mode=mode, snippets=_SNIPPETS)
+        with _tool_errors():
+            fields = _present(k=5 if k is None else k, offset=offset, filter=filter, mode=mode, snippets=_SNIPPETS)
             response = await self._client.call(calls.search(query, fields).within(collection))
         hits = [
             FoundDocument(
@@ -137,7 +137,7 @@ class _Tools:
         self, id: Annotated[str, Field(description="The id of a hit.")], collection: CollectionName = None
     ) -> Document:
         """Return a whole document."""
-        with _told():
+        with _tool_errors():
             return await self._client.call(calls.document(id).within(collection))
 
     async def explain(
@@ -150,16 +150,16 @@ class _Tools:
         collection: CollectionName = None,
     ) -> SearchResponse:
         """Say why documents are found: the share of each leg and of each word of the query in their scores."""
-        fields = _given(filter=filter, mode=mode, fields=[])
+        fields = _present(filter=filter, mode=mode, fields=[])
 
         async def search(**more: Any) -> SearchResponse:
             return await self._client.call(calls.search(query, fields | more).within(collection))
 
-        with _told():
+        with _tool_errors():
             if document is None:
                 return await search(k=3 if k is None else k, explain=True)
-            most = (await self._client.call(calls.INFO.within(collection))).limits.candidates
-            ranking = await search(k=most)
+            limit = (await self._client.call(calls.INFO.within(collection))).limits.candidates
+            ranking = await search(k=limit)
             for hit in ranking.hits:
                 if hit.id == document:
                     return await search(k=1, offset=hit.rank - 1, explain=True)
@@ -168,22 +168,22 @@ class _Tools:
 
     async def info(self, collection: CollectionName = None) -> Info:
         """Describe a collection: its size, its fields, those to filter by, and the modes of search."""
-        with _told():
+        with _tool_errors():
             return await self._client.call(calls.INFO.within(collection))
 
     async def collections(self) -> CollectionList:
         """List the collections with their numbers of documents."""
-        with _told():
+        with _tool_errors():
             return await self._client.collections()
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _present(**fields: Any) -> dict[str, Any]:
     """Return the fields that are not null: models send null for what they leave out."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _tool_errors() -> Iterator[None]:
     try:
         yield
     except ClientError as error:

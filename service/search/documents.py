@@ -107,8 +107,8 @@ class Documents:
     def probes(self, count: int, longest: int = _PROBE_CHARACTERS) -> list[str]:
         """Return up to `count` query-like texts of at most `longest` characters: the first words of documents spread
         over the index."""
-        most = min(longest, _PROBE_CHARACTERS)
-        probes = (" ".join(text_of(fields).split()[:_PROBE_WORDS])[:most].strip() for fields in self._sample(count))
+        limit = min(longest, _PROBE_CHARACTERS)
+        probes = (" ".join(text_of(fields).split()[:_PROBE_WORDS])[:limit].strip() for fields in self._sample(count))
         return [probe for probe in probes if probe]
 
     def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:

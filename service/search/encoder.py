@@ -165,8 +165,8 @@ class QueryEncoder:
             tokens = map(self.vocabulary.token_of, kept)
             weights *= np.array([1.0 if token is None else self._idf[token] for token in tokens], np.float32)
         if len(factors) > 1 or self._idf is not None:  # whole numbers are exact as they are
-            places, weights = weighted_ids(np.arange(len(kept)), weights)
-            kept = [kept[index] for index in places.tolist()]
+            ids, weights = weighted_ids(np.arange(len(kept)), weights)
+            kept = [kept[index] for index in ids.tolist()]
         return kept, np.array([counts[term] for term in kept], dtype=np.int64), weights
 
     @staticmethod

@@ -45,12 +45,12 @@ class QueryWord:
     terms: list[Part] = field(default_factory=list)
 
 
-def check_explained(request: SearchRequest, query: EncodedQuery, most: int) -> None:
-    """Raise InvalidRequestError if a request asks for more than `most` tokens and terms of its hits."""
+def check_explained(request: SearchRequest, query: EncodedQuery, limit: int) -> None:
+    """Raise InvalidRequestError if a request asks for more than `limit` tokens and terms of its hits."""
     parts = len(query.terms) + query.tokens.ids.size
-    if request.k * parts > most:
+    if request.k * parts > limit:
         message = (
-            f"{request.k} hits times {parts} different tokens and terms are too many to explain, at most {most} "
+            f"{request.k} hits times {parts} different tokens and terms are too many to explain, at most {limit} "
             "are possible, which the searches of a batch share): ask for fewer hits, or shorten "
             "the query"
         )

@@ -82,19 +82,19 @@ def ranked(
     columns = fused.order
     scores, boosts = fused.scores, np.zeros((len(request.boosts), fused.scores.size))
     now = time() * 1e3
-    for row, boost in enumerate(request.boosts):
+    for index, boost in enumerate(request.boosts):
         require_time("boost the candidates")
         kind, share = kinds[boost.field], _share(boost, kinds[boost.field], now)
         of_each = (max(map(share, values_of(kind, value)), default=0.0) for value in values[boost.field])
-        boosts[row, columns] = np.fromiter(of_each, np.float64, columns.size) * boost.weight
-    places = np.arange(columns.size)
+        boosts[index, columns] = np.fromiter(of_each, np.float64, columns.size) * boost.weight
+    rows = np.arange(columns.size)
     if request.boosts:
         scores = scores + boosts.sum(axis=0)
-        places = np.argsort(-scores[columns], kind="stable")
+        rows = np.argsort(-scores[columns], kind="stable")
     require_time("order the candidates")
     if request.sort is not None:
-        places = _sorted(request.sort, kinds[request.sort.field], values[request.sort.field], places)
-    return Ranked(columns[places].tolist(), scores, boosts)
+        rows = _sorted(request.sort, kinds[request.sort.field], values[request.sort.field], rows)
+    return Ranked(columns[rows].tolist(), scores, boosts)
 
 
 def grouped(
@@ -131,13 +131,13 @@ def _share(boost: Boost, kind: FieldKind, now: float) -> Callable[[float], float
     return lambda value: float(0.5 ** (abs(value - origin) / half))
 
 
-def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], places: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+def _sorted(sort: Sort, kind: FieldKind, values: Sequence[Any], rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     descending = sort.order == "desc"
     first = max if descending else min
     keys = [first(values_of(kind, value), default=None) for value in values]
-    present = [row for row in places.tolist() if keys[row] is not None]
+    present = [row for row in rows.tolist() if keys[row] is not None]
     present.sort(key=keys.__getitem__, reverse=descending)  # stable, also in reverse
-    return np.array([*present, *(row for row in places.tolist() if keys[row] is None)], np.intp)
+    return np.array([*present, *(row for row in rows.tolist() if keys[row] is None)], np.intp)
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -159,7 +159,7 @@ class Reranker:
 
     def __init__(self, url: str, settings: Settings) -> None:
         self.top = settings.rerank_top
-        self._most = max(1, settings.threads() - 1)
+        self._limit = max(1, settings.threads() - 1)
         self._asking: list[float] = []  # `perf_counter` times
         self._changed = Condition()
         self._url = url
@@ -192,7 +192,7 @@ class Reranker:
         now = perf_counter()
         patience_s = _PATIENCE * (deadline - now)
         with self._changed:
-            while len(self._asking) >= self._most:
+            while len(self._asking) >= self._limit:
                 left_s = min(now, self._asking[0]) + patience_s - perf_counter()
                 if left_s <= 0 or not self._changed.wait(left_s):
                     raise TimeoutError("As many searches as may wait for the reranking model.")

@@ -115,9 +115,9 @@ class Rules:
 
 def _bounded(added: list[tuple[str, float]], words: str) -> list[tuple[str, float]]:
     """Lower the weights of texts whose words weigh more than half as much together as `words` without stop words."""
-    most = _MAX_SHARE * max(1, sum(word not in STOP_WORDS for word in words.split()))
+    limit = _MAX_SHARE * max(1, sum(word not in STOP_WORDS for word in words.split()))
     total = sum(weight * len(_words(name).split()) for name, weight in added)
-    return added if total <= most else [(name, weight * most / total) for name, weight in added]
+    return added if total <= limit else [(name, weight * limit / total) for name, weight in added]
 
 
 def rewrite(plan: Plan, rules: Rules) -> Plan:

@@ -48,20 +48,20 @@ class Snippets:
 
     def of(self, texts: Sequence[str], length: int) -> list[Snippet]:
         """Return each text's best part of up to `length` characters; its beginning if no word matches."""
-        places = self._vocabulary.places_of([text[:LONGEST_READ] for text in texts], self._weights)
-        return [self._snippet(text, of_text, length) for text, of_text in zip(texts, places, strict=True)]
+        spans = self._vocabulary.places_of([text[:LONGEST_READ] for text in texts], self._weights)
+        return [self._snippet(text, of_text, length) for text, of_text in zip(texts, spans, strict=True)]
 
-    def _snippet(self, text: str, places: Sequence[Place], length: int) -> Snippet:
-        matches = self._matches(text[:LONGEST_READ], places)
+    def _snippet(self, text: str, spans: Sequence[Place], length: int) -> Snippet:
+        matches = self._matches(text[:LONGEST_READ], spans)
         start, end = _window(text, self._best(matches, length), length)
         inside = [(match.start - start, match.end - start) for match in matches if start <= match.start < end]
         return Snippet(text=text[start:end], start=start, marks=_joined(inside, end - start))
 
-    def _matches(self, text: str, places: Sequence[Place]) -> list[_Match]:
+    def _matches(self, text: str, spans: Sequence[Place]) -> list[_Match]:
         """Return the matches in a text, by their places; none overlap."""
-        begins, matches = [span.start for span in places], list[_Match]()
+        begins, matches = [span.start for span in spans], list[_Match]()
         around, words = range(0), list[tuple[int, int]]()
-        for span in places:
+        for span in spans:
             if (term := span.term) not in self._weights:
                 continue
             if not (span.start in around and span.end <= around.stop):
@@ -69,7 +69,7 @@ class Snippets:
                 words = [word.span() for word in WORD.finditer(text, around.start, around.stop)]
             (start, end), terms = _whole(text, words, span), frozenset({term})
             if self._vocabulary.token_of(term) is not None:
-                inside = places[bisect_left(begins, start) : bisect_left(begins, end)]
+                inside = spans[bisect_left(begins, start) : bisect_left(begins, end)]
                 if not all(self._is_known(token.term) for token in inside):
                     continue
             if matches and start < matches[-1].end:

@@ -50,11 +50,11 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(self)
         self._stalled_bytes, self._broken, self._stopping = 0, False, False
-        self._asked_at = perf_counter()
+        self._active_at = perf_counter()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if len(self.connections) > self.most:
             idle = (other for other in cast("set[Connection]", self.connections) if not other._answering())
-            longest = min(idle, key=lambda other: other._asked_at)
+            longest = min(idle, key=lambda other: other._active_at)
             self.connections.discard(longest)  # at once: others may come in the same turn of the event loop
             longest.transport.close()
 
@@ -92,7 +92,7 @@ class Connection(HttpToolsProtocol):
         self._check_head()
         if self.parser.should_upgrade():
             return
-        self._asked_at = perf_counter()
+        self._active_at = perf_counter()
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
         super().on_headers_complete()

@@ -32,7 +32,7 @@ class SearchDocumentStore(SearchClient):
         document unless its `meta` has `vector` and `impacts`. ClientError for the policies SKIP and FAIL."""
         if policy not in (DuplicatePolicy.NONE, DuplicatePolicy.OVERWRITE):
             raise ClientError(f"The policy {policy.name} is not supported.", remedy="Name OVERWRITE.")
-        add(self, (document_of(it.id, it.content or "", it.meta, self.text_field) for it in documents))
+        add(self, (document_of(item.id, item.content or "", item.meta, self.text_field) for item in documents))
         return len(documents)
 
     def delete_documents(self, document_ids: list[str]) -> None:

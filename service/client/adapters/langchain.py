@@ -43,7 +43,7 @@ class SearchRetriever(BaseRetriever):
         of ids. The service encodes a document unless its metadata have `vector` and `impacts`."""
         ids = [document.id or str(uuid4()) for document in documents] if ids is None else list(ids)
         pairs = list(zip(ids, documents, strict=True))
-        add(self.client, (document_of(key, it.page_content, it.metadata, self.text_field) for key, it in pairs))
+        add(self.client, (document_of(key, item.page_content, item.metadata, self.text_field) for key, item in pairs))
         return ids
 
     def delete(self, ids: Sequence[str]) -> bool:
