@@ -80,9 +80,9 @@ def _parse(path: Path, content: bytes) -> list[KeyEntry]:
         # pydantic's message would log the value, which may be a key written in place of its hash.
         reason = "unknown" if first["type"] == "extra_forbidden" else f"missing or not right ({first['type']})"
         raise SettingsError(f"{path}: {field} is {reason}.", remedy=_REMEDY) from None
-    for what in ("name", "sha256"):
-        if len({getattr(entry, what) for entry in entries}) < len(entries):
-            raise SettingsError(f"{path}: two entries have the same {what}.", remedy=_REMEDY)
+    for name in ("name", "sha256"):
+        if len({getattr(entry, name) for entry in entries}) < len(entries):
+            raise SettingsError(f"{path}: two entries have the same {name}.", remedy=_REMEDY)
     if not entries:
         raise SettingsError(f"{path}: there is no key in the file.", remedy=_REMEDY)
     return entries

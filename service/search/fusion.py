@@ -183,8 +183,8 @@ def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, l
 def word_share(score: float, largest: npt.NDArray[np.float32]) -> float:
     """Return the share of a query's words that a document of this sparse score has, 0 to 1: the score divided by the
     sum of the four largest of `largest` (t,), the most that each term adds to the score of any candidate."""
-    most = sum(sorted(largest.tolist())[-_HEAVIEST:])
-    return min(1.0, score / most) if most > 0 else 0.0
+    total = sum(sorted(largest.tolist())[-_HEAVIEST:])
+    return min(1.0, score / total) if total > 0 else 0.0
 
 
 def moved_query(query: Vector, first: Vector, weight: float) -> Vector:

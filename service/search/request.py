@@ -217,9 +217,9 @@ class RequestReader:
     def read_batch(self, requests: Collection[SearchRequest]) -> list[Plan]:
         """Check several searches, which share what may be explained at once. InvalidRequestError unless every search
         can be answered and the batch is within its limits."""
-        most = self.settings.max_batch
-        if len(requests) > most:
-            message = f"a batch has at most {most} searches; send the others in another request"
+        max_batch = self.settings.max_batch
+        if len(requests) > max_batch:
+            message = f"a batch has at most {max_batch} searches; send the others in another request"
             raise InvalidRequestError.of(FieldError("searches", message, len(requests)))
         hits, limit = sum(request.k for request in requests), self.settings.max_batch_hits
         if hits > limit:
@@ -308,7 +308,7 @@ class RequestReader:
         _raise_all([*self._of_text("text", request.text), *self._of_task(request.task)])
 
     def _of_search(self, request: SearchRequest, candidates: int, operators: Operators) -> Iterator[FieldError]:
-        most = self.settings.max_candidates
+        limit = self.settings.max_candidates
         if request.like is not None:
             yield from self._of_like(request)
         elif request.query is None:
@@ -321,10 +321,10 @@ class RequestReader:
             yield FieldError("query", message, shortened(request.query))
         if request.query is None and request.like is None:
             yield from self._of_listed_window(request)
-        elif candidates > most:
-            yield FieldError("candidates", f"at most {most} are possible (setting 'max_candidates')", candidates)
+        elif candidates > limit:
+            yield FieldError("candidates", f"at most {limit} are possible (setting 'max_candidates')", candidates)
         elif request.offset + request.k > candidates:
-            bound = "setting 'max_candidates'" if candidates == most else f"field 'candidates', at most {most}"
+            bound = "setting 'max_candidates'" if candidates == limit else f"field 'candidates', at most {limit}"
             last = request.offset + request.k
             message = f"offset + k is {last}, but there are only {candidates} candidates ({bound})"
             yield FieldError("k", message, request.k)
@@ -349,9 +349,10 @@ class RequestReader:
                 keywords = listed(name for name, kind in self.filters.items() if kind == "keyword")
                 message = f"only declared keyword fields are counted: {keywords}"
                 yield FieldError("facets", message, shortened(name))
-        most = self.settings.deadline_ms
-        if request.deadline_ms is not None and request.deadline_ms > most:
-            yield FieldError("deadline_ms", f"the service's deadline is {most:g} ms; ask for less", request.deadline_ms)
+        limit = self.settings.deadline_ms
+        if request.deadline_ms is not None and request.deadline_ms > limit:
+            message = f"the service's deadline is {limit:g} ms; ask for less"
+            yield FieldError("deadline_ms", message, request.deadline_ms)
 
     def _of_listing(self, request: SearchRequest) -> Iterator[FieldError]:
         if request.filter is None and request.sort is None:
@@ -425,10 +426,10 @@ class RequestReader:
 
     def _of_listed_window(self, request: SearchRequest) -> Iterator[FieldError]:
         """A listing has no candidates: its pages may be anywhere, as far as the order can be found."""
-        most = self.settings.max_candidates
-        if request.k > most:
+        limit = self.settings.max_candidates
+        if request.k > limit:
             yield FieldError(
-                "k", f"at most {most} documents are listed at once: ask for the others by offset", request.k
+                "k", f"at most {limit} documents are listed at once: ask for the others by offset", request.k
             )
         last = _LAST_ON_CLUSTER if self.settings.backend == "opensearch" else _LAST_SORTED
         if (self.settings.backend == "opensearch" or request.sort) and request.offset + request.k > last:
@@ -438,9 +439,9 @@ class RequestReader:
             yield FieldError("offset", message, request.offset)
 
     def _of_text(self, field: str, text: str) -> Iterator[FieldError]:
-        most = self.settings.max_query_chars
-        if len(text) > most:
-            yield FieldError(field, f"the text has {len(text)} characters, at most {most} are possible: shorten it")
+        limit = self.settings.max_query_chars
+        if len(text) > limit:
+            yield FieldError(field, f"the text has {len(text)} characters, at most {limit} are possible: shorten it")
 
     def _of_fields(self, field: str, names: Iterable[str]) -> Iterator[FieldError]:
         for name in names:

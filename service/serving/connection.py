@@ -41,7 +41,7 @@ class Connection(HttpToolsProtocol):
     """One connection. A request that can't be framed for certain (RFC 9112, 6.3) gets 400, or no answer behind another
     one that waits for its own, and nothing that follows it is read."""
 
-    most: ClassVar = min(_MAX_CONNECTIONS, _MAX_FILES * 3 // 4 if _MAX_FILES > 0 else _MAX_CONNECTIONS)
+    limit: ClassVar = min(_MAX_CONNECTIONS, _MAX_FILES * 3 // 4 if _MAX_FILES > 0 else _MAX_CONNECTIONS)
     """Connections that may be open: three quarters of the files. The bundle and a new one beside it need others."""
     _malformed: ClassVar[list[tuple[str, str]]] = []  # reasons and clients since the last line of the log
 
@@ -52,7 +52,7 @@ class Connection(HttpToolsProtocol):
         self._stalled_bytes, self._broken, self._stopping = 0, False, False
         self._active_at = perf_counter()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-        if len(self.connections) > self.most:
+        if len(self.connections) > self.limit:
             idle = (other for other in cast("set[Connection]", self.connections) if not other._answering())
             longest = min(idle, key=lambda other: other._active_at)
             self.connections.discard(longest)  # at once: others may come in the same turn of the event loop

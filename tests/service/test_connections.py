@@ -89,7 +89,7 @@ def test_a_connection_that_was_idle_for_seconds_is_still_there(url: str) -> None
 @pytest.fixture
 def narrow(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server of eight connections."""
-    monkeypatch.setattr(Connection, "most", 8)
+    monkeypatch.setattr(Connection, "limit", 8)
     with live_bundles(tiny_path) as url:
         yield url
 
