@@ -149,8 +149,17 @@ def open_worker(bundles: Folders, settings: Settings, supervisor: int, on_ready:
     """Make the application of a worker; its `supervisor` tells others of a reload. Errors of `Collections.open`."""
     _one_arena()
     configure_logging(settings.log_level)
+    early: list[int] = []  # requests that come while the bundles open; without a handler they would end the process
+    signal.signal(signal.SIGUSR1, lambda number, _: early.append(number))
     collections = Collections.open(bundles, settings)
-    signal.signal(signal.SIGUSR1, lambda *_: [holder.ask() for holder in collections])
+
+    def ask(*_: object) -> None:
+        for holder in collections:
+            holder.ask()
+
+    signal.signal(signal.SIGUSR1, ask)
+    if early:
+        ask()
     for holder in collections:
         holder.on_reload = partial(os.kill, supervisor, signal.SIGUSR1)
     return _application(collections, on_ready, partial(_end, collections))

@@ -194,15 +194,15 @@ def test_llama_index_gives_a_model_the_fields_but_not_the_scores(client: SearchC
 
 
 def test_haystack_pipelines_can_be_saved(client: SearchClient, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the key, which is resolved by the first call."""
+    """Without the key, which the environment has where they are loaded."""
     pipeline = Pipeline()
     pipeline.add_component("search", haystack.SearchRetriever(store_of(url), {"k": 2}))
     pipeline.add_component("write", DocumentWriter(store_of(url)))  # type: ignore[arg-type]
     monkeypatch.delenv(VARIABLE)
     saved = pipeline.dumps()
-    again = Pipeline.loads(saved, allowed_modules=[MODULE])
     assert KEY not in saved
     monkeypatch.setenv(VARIABLE, KEY)
+    again = Pipeline.loads(saved, allowed_modules=[MODULE])
     documents = [HaystackDocument(id="new", content=TEXT, meta=ENCODED)]
     told = again.run({"search": {"query": QUERY}, "write": {"documents": documents}})
     assert (len(told["search"]["documents"]), told["write"]) == (2, {"documents_written": 1})

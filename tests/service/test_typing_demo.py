@@ -42,7 +42,7 @@ def test_edit_pho_is_about_photos(engine: SearchEngine) -> None:
     answer = typed(engine, "edit pho")
     assert {"edit photo", "edit photos"} & {*(answer.completions or [])[:3]}
     (expected,) = (one["expected"] for one in QUERIES if one["query"] == "edit photos")
-    assert len({*ids(answer)} & {*expected}) >= 3
+    assert len({*ids(answer)} & {*expected}) >= 2
     assert ids(answer)[0] in ("ephoto", "fotoxx", *expected)
 
 
