@@ -14,7 +14,7 @@ __all__ = ["new_file", "writing"]
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Let what the system says against writing `path` name the file and the remedy: DiskError for OSError."""
+    """Raise DiskError, which names `path` and the remedy, for an OSError of the block."""
     try:
         yield
     except OSError as error:

@@ -40,7 +40,7 @@ __all__ = ["CHECKPOINT", "Run", "read_progress"]
 
 CHECKPOINT = "checkpoint.pt"
 
-# What may change while a run goes on: places, and how a step is cut. Pairs have plans of their own.
+# These keys may change while a run goes on: paths, and how a step is cut. Pairs have plans of their own.
 _NOT_IN_PLAN: Any = {
     "output": True,
     "work": True,

@@ -4,8 +4,8 @@
 
 RECIPE is a recipe of a bundle, of which model, encoding and index are taken; name, corpus, tasks and paths are filled
 in for each collection. A bi-encoder's recipe has a section `distil`. One build gives the rows of `dense`, `sparse`,
-`hybrid` and `bm25`. What stands after `--` is handed to `lightretriever evaluate`, as in `-- --only hybrid --drop-own`,
-which measures the same bundle again under another name.
+`hybrid` and `bm25`. `lightretriever evaluate` gets the arguments after `--`: `-- --only hybrid --drop-own` measures
+the same bundle again under another name.
 
     WORK/DATASET/work/              intermediate files, shared by recipes that encode alike
     WORK/DATASET/RECIPE.yaml        the recipe

@@ -137,7 +137,7 @@ def _run(command: Command, output: "Connection[object, object]", telling: "Conne
 
 
 def _tell_stages(pipe: int, kill: tuple[str, float] | None) -> None:
-    """Tell each stage as it begins. One in which the signal comes at once waits for it."""
+    """Write the name of each stage to the pipe as it begins. A stage in which the signal comes at once waits for it."""
     left = {name.replace(" ", "_"): re.compile(pattern) for name, pattern in STAGES.items()}
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

@@ -124,7 +124,7 @@ def kill_a_worker(place: Place, server: Server, url: str) -> int:
         wait_until(lambda: "\nlightretriever_ready 1.0" in httpx2.get(f"{url}/metrics", timeout=60).text)
         answers = traffic.result()
     assert survivor in children(server)
-    # What was under way on the killed worker, a request of each of its connections at most, and no other.
+    # The killed worker loses at most one request of each of its connections; no other request fails.
     failed = [answer.status for answer in answers if answer.status != 200]
     assert 0 < len(failed) <= lost
     assert set(failed) == {0}

@@ -19,7 +19,7 @@ from lightretriever.service.settings import Settings
 
 @contextmanager
 def warm(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
-    """Give an engine that has warmed up."""
+    """Yield an engine that has warmed up."""
     with SearchEngine.open(bundle, settings) as engine:
         engine.warm_up()
         yield engine
@@ -27,14 +27,14 @@ def warm(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
 
 @contextmanager
 def client_of(bundle: Bundle, settings: Settings) -> Iterator[TestClient]:
-    """Give the application over a bundle, in process."""
+    """Yield the application over a bundle, in process."""
     with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
         yield client
 
 
 @contextmanager
 def live(app: Application) -> Iterator[str]:
-    """Give the address of the application, served as `lightretriever serve` does."""
+    """Yield the address of the application, served as `lightretriever serve` does."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         host, port = listener.getsockname()
         server = make_server(app)
@@ -49,7 +49,7 @@ def live(app: Application) -> Iterator[str]:
 
 @contextmanager
 def live_bundles(bundles: Path | Mapping[str, Path], **settings: Any) -> Iterator[str]:
-    """Give the address of bundles that are served by this process, warm. `serving` starts another, which takes
+    """Yield the address of bundles that are served by this process, warm. `serving` starts another, which takes
     seconds."""
     chosen = Settings(**{"deadline_ms": 60_000, "warm_up_queries": 3, "watch_s": 0, **settings})
     folders = {"default": bundles} if isinstance(bundles, Path) else bundles

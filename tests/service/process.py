@@ -73,7 +73,7 @@ class Server:
 
     @property
     def errors(self) -> str:
-        """What the server has written to stderr so far; read in place, as the server's writes share the position."""
+        """The server's stderr so far. It is read without a seek, since reader and server share the file's position."""
         file = self._errors.fileno()
         return without_notes(os.pread(file, os.fstat(file).st_size, 0).decode())
 
