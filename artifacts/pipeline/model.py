@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading, text_tokenizer
-from lightretriever.artifacts.pipeline.recipe import Attention, ModelDtype, ModelRecipe, Pooling, name_of
+from lightretriever.artifacts.pipeline.recipe import ModelDtype, ModelRecipe, name_of
 from lightretriever.artifacts.pipeline.weights import (
     GGUF,
     PROJECTION_FILE,
@@ -52,8 +52,8 @@ class Backbone:
     name: str
     fingerprint: str
     projection: torch.nn.Linear | None = None
-    pooling: Pooling = "end"
-    attention: Attention = "causal"
+    pooling: Literal["end", "mean"] = "end"
+    attention: Literal["causal", "bidirectional"] = "causal"
     sparse_inner: bool = True
 
     @property

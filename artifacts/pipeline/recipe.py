@@ -29,7 +29,6 @@ __all__ = [
     "BESIDE",
     "MODULES_FILE",
     "AnyRecipe",
-    "Attention",
     "BundleModelRecipe",
     "CorpusRecipe",
     "DistilTableRecipe",
@@ -43,7 +42,6 @@ __all__ = [
     "Place",
     "PlaceOrId",
     "Places",
-    "Pooling",
     "Recipe",
     "RefineRecipe",
     "Section",
@@ -63,8 +61,6 @@ MODULES_FILE: Final = "modules.json"
 """The list of modules in a folder that sentence-transformers saved."""
 
 ModelDtype = Literal["auto", "float32", "bfloat16"]
-Pooling = Literal["end", "mean"]
-Attention = Literal["causal", "bidirectional"]
 Kind = Literal["encoder", "language-model"]
 GENERAL_TABLE: Final = "general-table"
 

@@ -187,11 +187,11 @@ def adapter_file(adapter: str, name: str) -> Path:
 def adapter_settings(adapter: str) -> dict[str, Any]:
     """What an adapter of our own trainer says of itself (`lightretriever.json`); nothing for one made elsewhere.
 
-    `attention` ("causal" in adapters that don't say), `centre_head`, `idf_rows`, `layers`, `lowercase` and `pooling`
-    are as in the training recipe, `query_weights` is `count` or `idf_count`, as the last stage had it, `bos_token` and
-    `eos_token` what the recipe named. `projection` says whether dense vectors go through the linear map in
-    PROJECTION_FILE. `sparse_positions` is "inner" where `[bos]` and `<eos>` take no part in sparse weights, else "all",
-    as in adapters that don't say.
+    `centre_head`, `idf_rows` and `lowercase` are as in the training recipe, `query_weights` is `count` or `idf_count`,
+    as the last stage had it, `bos_token` and `eos_token` what the recipe named. `sparse_positions` is "inner" where
+    `[bos]` and `<eos>` take no part in sparse weights, else "all", as in adapters that don't say. Of earlier versions:
+    `attention` ("causal" where it is not said), `layers`, `pooling`, and `projection`, which says whether dense vectors
+    go through the linear map in PROJECTION_FILE.
     """
     file = adapter_file(adapter, ADAPTER_SETTINGS)
     if not file.is_file():

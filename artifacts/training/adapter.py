@@ -161,13 +161,10 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     read = next((stage for stage in recipe.stages if isinstance(stage, LikelihoodStage)), None)
     weighted = isinstance(last, ContrastiveStage) and last.flops.idf
     settings = {
-        "attention": recipe.attention,
         "bos_token": recipe.model.bos_token,
         "centre_head": bool(recipe.model.centre_head),
         "eos_token": recipe.model.eos_token,
         "idf_rows": recipe.idf_rows,
-        "layers": recipe.layers,
-        "pooling": recipe.pooling,
         "lowercase": recipe.lowercase,
         "sparse_positions": "inner",
         "query_weights": "idf_count" if weighted else "count",
@@ -181,12 +178,13 @@ def load_for_training(
     *,
     shard: bool = False,
     empty: bool = False,
+    layers: int | None = None,
 ) -> Adapter:
     """Load the recipe's model onto a device, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
 
     With `shard`, the model is loaded into main memory, in the number type that it is to have on the device, which can't
     hold it whole; with `empty`, it has no weights, which `Engine.prepare` fills. Weights that are trained themselves
-    are in float32, whatever the arithmetic.
+    are in float32, whatever the arithmetic. `layers` keeps only the first so many.
     """
     half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16 and bool(recipe.lora)
     settings = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
@@ -201,14 +199,13 @@ def load_for_training(
             f"lora is false, but model.path is {model.path!r}: transformers writes no model that it read from GGUF.",
             remedy="Give a directory or a Hugging Face id.",
         )
-    backbone = load_model(model, lowercase=recipe.lowercase, layers=recipe.layers, empty=empty)
+    backbone = load_model(model, lowercase=recipe.lowercase, layers=layers, empty=empty)
     longest = recipe.data.max_document_length
     if backbone.max_positions is not None and longest > backbone.max_positions:
         raise RecipeError(
             f"data.max_document_length is {longest}, but {backbone.name} reads {backbone.max_positions} positions.",
             remedy="Lower it.",
         )
-    backbone = replace(backbone, pooling=recipe.pooling, attention=recipe.attention)
     if recipe.gradient_checkpointing:
         backbone.model.activation_checkpointing_enable({"use_reentrant": False})
     return Adapter(backbone, recipe.lora, recipe.seed)

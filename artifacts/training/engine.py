@@ -102,8 +102,7 @@ class Engine:
     def of(cls, recipe: TrainRecipe) -> "Engine":
         """The engine that a recipe asks for."""
         weights = choose_dtype(recipe.model.dtype, choose_device(recipe.model.device))
-        half = weights == torch.bfloat16 or recipe.precision == "bfloat16"
-        return cls(recipe.model.device, half=half)
+        return cls(recipe.model.device, half=weights == torch.bfloat16)
 
     def halve(self) -> bool:
         """Halve `chunk_tokens` after memory ran out. False where one process can't help itself in this way: where

@@ -6,12 +6,10 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from lightretriever.artifacts.pipeline.recipe import (
-    Attention,
     ModelRecipe,
     Place,
     PlaceOrId,
     Places,
-    Pooling,
     Section,
     Seed,
     name_of,
@@ -259,9 +257,6 @@ class TrainRecipe(Places):
     all weights are trained, and `output` is a whole model.
 
     With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
-    `layers` keeps only the model's first so many layers; `pooling` says what dense vectors are made from, the state at
-    the end token, or the mean of a text's states. `attention` says whether a position sees what stands before it, as
-    the model was made, or all of its text. `precision` is that of the arithmetic, "auto" that of the model's weights.
     With `shard` each of several processes holds a part of all weights; `gradient_checkpointing` keeps the states
     between layers alone, and computes the others again for the gradients.
     """
@@ -274,14 +269,10 @@ class TrainRecipe(Places):
     seed: Seed = 0
     lowercase: bool = True
     idf_rows: bool = False
-    layers: int | None = Field(default=None, ge=1)
-    pooling: Pooling = "end"
-    attention: Attention = "causal"
     licence: str | None = None
     data: DataRecipe
     stages: list[Stage] = Field(min_length=1)
     dev: DevRecipe | None = None
-    precision: Literal["auto", "bfloat16"] = "auto"
     shard: bool = False
     gradient_checkpointing: bool = False
     checkpoint_every: int = Field(default=50, ge=1)
@@ -296,7 +287,7 @@ class TrainRecipe(Places):
             raise ValueError(f"a stage wants {wanted} negatives per query, data.negatives gives {mined}")
         if self.data.negatives is None and any(stage.mine for stage in sparse):
             raise ValueError("a stage mines negatives, but data.negatives is not set")
-        of_lora = {"layers": self.layers, "shard": self.shard, "model.centre_head": self.model.centre_head}
+        of_lora = {"shard": self.shard, "model.centre_head": self.model.centre_head}
         if not self.lora and (found := [name for name, value in of_lora.items() if value]):
             raise ValueError(f"lora is false, so {' and '.join(found)} can't be")
         return self

@@ -81,7 +81,7 @@ class FirstLayer(torch.nn.Module):
 
     def __init__(self, run: Run) -> None:
         super().__init__()
-        self.adapter = load_for_training(run.recipe.model_copy(update={"layers": 1}), run.engine.device)
+        self.adapter = load_for_training(run.recipe, run.engine.device, layers=1)
 
     def forward(
         self, _: Backbone, prefix: list[int], queries: Sequence[torch.Tensor], rows: torch.Tensor | None

@@ -375,7 +375,7 @@ def test_a_gguf_file_gets_an_adapter_and_is_not_trained_whole(toy: Path, model_f
 @pytest.mark.parametrize(
     ("naming", "changes"),
     [
-        ("layers", {"lora": False, "layers": 1}),
+        ("shard", {"lora": False, "shard": True}),
         ("data.negatives", {"stages": [{"kind": "contrastive", "steps": 1, "negatives": 0, "mine": "dense"}]}),
         (
             "data.max_document_length is 16",

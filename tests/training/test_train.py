@@ -228,7 +228,9 @@ def test_a_run_with_sharded_weights_goes_on_in_one_process(toy: Path, tmp_path: 
 @pytest.mark.slow
 def test_arithmetic_in_bfloat16_is_near_that_of_the_weights(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
     """Started by accelerate's own command, which on CPUs starts one process."""
-    found = command_losses(tmp_path, recipe_of(toy, tmp_path, precision="bfloat16"), ACCELERATE)
+    recipe = recipe_of(toy, tmp_path)
+    recipe["model"]["dtype"] = "bfloat16"
+    found = command_losses(tmp_path, recipe, ACCELERATE)
     exact = [loss for *_, loss in losses(uninterrupted)]
     assert found[0] != exact[0]
     assert found[:2] == pytest.approx(exact[:2], rel=0.1)
