@@ -6,16 +6,27 @@ python -m tests.service.browsing URL docs/page.png    take the README's picture,
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, Route, expect, sync_playwright
 
-__all__ = ["ATTACK", "answer_of", "asked", "browsing", "page_of", "search_for", "serious", "shown_ids"]
+__all__ = [
+    "ATTACK",
+    "answer_of",
+    "asked",
+    "browsing",
+    "held_back",
+    "more",
+    "page_of",
+    "search_for",
+    "serious",
+    "shown_ids",
+]
 
 ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
@@ -44,10 +55,15 @@ def browsing() -> Iterator[Browser]:
 
 @contextmanager
 def page_of(browser: Browser, url: str, path: str = "/") -> Iterator[Page]:
-    """Yield an open page of a service."""
+    """Yield an open page of a service, whose console has no messages at the end but those of requests that failed."""
+    messages: list[str] = []
     with browser.new_page(base_url=url) as page:
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
         page.goto(path)
         yield page
+    # Chromium speaks of autofocus where the test was quicker to click than it to draw the page.
+    assert [one for one in messages if not one.startswith(("Failed to load resource: ", "Autofocus"))] == []
 
 
 def asked(request: Request) -> dict[str, Any]:
@@ -61,6 +77,24 @@ def search_for(page: Page, text: str) -> None:
     with page.expect_response(lambda response: asked(response.request).get("query") == text):
         box.fill(text)
     expect(page.get_by_role("status")).to_contain_text("ranked in")
+
+
+def more(page: Page) -> Locator:
+    return page.get_by_role("button", name="More hits")
+
+
+def held_back(page: Page, holds: Callable[[dict[str, Any], int], bool]) -> list[Route]:
+    """The requests of searches that don't go on by themselves, as they come: by the search, and how many wait."""
+    held: list[Route] = []
+
+    def take(route: Route) -> None:
+        if holds(asked(route.request), len(held)):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/search", take)
+    return held
 
 
 def answer_of(site: str, **search: Any) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
-from playwright.sync_api import Browser, ConsoleMessage, Page
+from playwright.sync_api import Browser, Page
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.service.browsing import browsing
+from tests.service.browsing import browsing, page_of
 from tests.service.live import client_of, live, live_bundles, warm
 from tests.service.reference import Corpus
 from tests.support.meaning import make_meaningful_bundle
@@ -105,30 +105,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def messages() -> list[str]:
-    """What the console of the page says."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, site: str, messages: list[str]) -> Iterator[Page]:
-    """An open page, whose console has no messages when the test is over, see `failing`."""
-    page = browser.new_page(base_url=site)
-
-    def note(message: ConsoleMessage) -> None:
-        if not message.text.startswith("Autofocus"):  # Chromium was quicker to click than to draw the page
-            messages.append(message.text)
-
-    page.on("console", note)
-    page.on("pageerror", lambda error: messages.append(str(error)))
-    page.goto("/")
-    yield page
-    page.close()
-    assert messages == []
-
-
-@pytest.fixture
-def failing(page: Page, messages: list[str]) -> Iterator[None]:
-    """Requests of the page may fail."""
-    yield
-    messages[:] = [message for message in messages if not message.startswith("Failed to load resource: ")]
+def page(browser: Browser, site: str) -> Iterator[Page]:
+    with page_of(browser, site) as page:
+        yield page

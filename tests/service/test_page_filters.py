@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from lightretriever.artifacts.documents.fields import FieldKind
-from tests.service.browsing import ATTACK, answer_of, asked, page_of, search_for, serious, shown_ids
+from tests.service.browsing import ATTACK, answer_of, asked, more, page_of, search_for, serious, shown_ids
 from tests.service.live import live_bundles
 from tests.service.test_swap import flip
 from tests.support.asking import ids
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 COUNT, CANDIDATES, QUERY = 90, 30, "play music from the terminal"
 BOUNDS = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 FIELDS: dict[str, FieldKind] = {"source": "keyword", "tags": "keyword", "share": "number", "released": "date"}
-WIKI_NEWS = {"field": "source", "in": ["wiki", "news"]}
+WIKI, WIKI_NEWS = {"field": "source", "in": ["wiki"]}, {"field": "source", "in": ["wiki", "news"]}
 
 
 def declared() -> list[TinyDocument]:
@@ -86,10 +86,14 @@ def expect_hits(page: Page, site: str, *conditions: dict[str, Any]) -> None:
 
 
 def show_all(page: Page) -> None:
-    while page.get_by_role("button", name="More hits").is_visible():
+    while more(page).is_visible():
         before = page.locator("li.hit").count()
-        page.get_by_role("button", name="More hits").click()
+        more(page).click()
         expect(page.locator("li.hit")).not_to_have_count(before)
+
+
+def clear(page: Page) -> Locator:
+    return page.get_by_role("button", name="Clear filters")
 
 
 def toggle(page: Page, field: str, name: str) -> None:
@@ -97,7 +101,7 @@ def toggle(page: Page, field: str, name: str) -> None:
         value(page, field, name).click()
 
 
-def test_values_and_counts_are_those_of_the_api_and_stay_text(page: Page, site: str) -> None:
+def test_chosen_values_filter_every_page_and_counts_follow(page: Page, site: str) -> None:
     search_for(page, QUERY)
     assert counts(page, "source") == told(site, "source")
     tags = told(site, "tags")
@@ -113,46 +117,22 @@ def test_values_and_counts_are_those_of_the_api_and_stay_text(page: Page, site: 
     expect(value(page, "tags", ATTACK)).to_be_checked()
     assert page.locator("#filters :is(img, script)").count() == 0
     assert page.title() == "LightRetriever Search"
-
-
-@pytest.mark.usefixtures("failing")
-def test_all_documents_are_listed_before_a_search_so_that_a_filter_can_be_chosen(page: Page, site: str) -> None:
-    every = {"or": [{"field": "source", "exists": True}, {"field": "source", "exists": False}]}
-    listed = answer_of(site, filter=every, facets=["source", "tags"], k=20)
-    status, welcome = page.get_by_role("status"), page.get_by_text("Type a question or a few words")
-    expect(status).to_contain_text(f"10 of {COUNT} documents, in")
-    expect(welcome).to_be_visible()
-    expect(page.locator("#counted")).to_have_text("Counted among all documents that are listed.")
-    assert shown_ids(page) == ids(listed)[:10]
-    assert counts(page, "source") == [(one["value"], one["count"]) for one in listed["facets"]["source"]]
-    page.get_by_role("button", name="More hits").click()
-    expect(page.locator("li.hit")).to_have_count(20)
-    assert shown_ids(page) == ids(listed)
-    assert page.url == f"{site}/"
-    toggle(page, "source", "wiki")
-    expect(status).to_contain_text("documents with these filters")
-    expect(welcome).to_be_hidden()
-    page.get_by_role("button", name="Clear filters").click()
-    expect(status).to_contain_text(f"10 of {COUNT} documents, in")
-    search_for(page, QUERY)
-    expect(welcome).to_be_hidden()
-    expect(page.locator("#counted")).to_have_text("Counted among the candidates of this search.")
-    page.route("**/search", lambda route: route.abort())
-    page.get_by_role("searchbox", name="Search").fill("")
-    expect(welcome).to_be_visible()
-    expect(page.locator("li.hit")).to_have_count(0)
-    expect(status).to_be_empty()  # nobody has asked for the list
-
-
-def test_chosen_values_filter_every_page_and_counts_follow(page: Page, site: str) -> None:
-    search_for(page, QUERY)
-    wiki, tag = {"field": "source", "in": ["wiki"]}, {"field": "tags", "in": ["common"]}
-    toggle(page, "source", "wiki")
-    expect_hits(page, site, wiki)
-    assert counts(page, "tags") == told(site, "tags", wiki)[:8]
+    clear(page).click()
+    expect_hits(page, site)
+    group(page, "tags").get_by_role("button", name="Fewer values").click()
+    for name in ("news", "wiki"):  # the keyboard keeps its place when counts change
+        value(page, "source", name).focus()
+        with page.expect_response("**/search/batch"):
+            page.keyboard.press("Space")
+        expect(value(page, "source", name)).to_be_checked()
+        expect(value(page, "source", name)).to_be_focused()
+    tag = {"field": "tags", "in": ["common"]}
+    toggle(page, "source", "news")
+    expect_hits(page, site, WIKI)
+    assert counts(page, "tags") == told(site, "tags", WIKI)[:8]
     # What another value of the same field would bring: counted without this field's condition.
     assert counts(page, "source") == told(site, "source")
-    whole = answer_of(site, query=QUERY, k=CANDIDATES, **among(wiki))
+    whole = answer_of(site, query=QUERY, k=CANDIDATES, **among(WIKI))
     assert len(whole["hits"]) > 10
     show_all(page)
     assert shown_ids(page) == ids(whole)
@@ -168,107 +148,129 @@ def test_chosen_values_filter_every_page_and_counts_follow(page: Page, site: str
     expect_hits(page, site, tag)
 
 
-def test_an_empty_box_with_filters_lists_what_matches(page: Page, site: str) -> None:
+def test_documents_are_listed_without_a_query(page: Page, site: str) -> None:
+    every = {"or": [{"field": "source", "exists": True}, {"field": "source", "exists": False}]}
+    listed = answer_of(site, filter=every, facets=["source", "tags"], k=20)
+    status, welcome = page.get_by_role("status"), page.get_by_text("Type a question or a few words")
+    box = page.get_by_role("searchbox", name="Search")
+    expect(status).to_contain_text(f"10 of {COUNT} documents, in")
+    expect(welcome).to_be_visible()
+    expect(page.locator("#counted")).to_have_text("Counted among all documents that are listed.")
+    assert shown_ids(page) == ids(listed)[:10]
+    assert counts(page, "source") == [(one["value"], one["count"]) for one in listed["facets"]["source"]]
+    more(page).click()
+    expect(page.locator("li.hit")).to_have_count(20)
+    assert shown_ids(page) == ids(listed)
+    assert page.url == f"{site}/"
     search_for(page, QUERY)
+    expect(welcome).to_be_hidden()
+    expect(page.locator("#counted")).to_have_text("Counted among the candidates of this search.")
     toggle(page, "source", "wiki")
     with page.expect_response(lambda response: "query" not in asked(response.request)):
-        page.get_by_role("searchbox", name="Search").fill("")
-    wiki = {"field": "source", "in": ["wiki"]}
-    listed = answer_of(site, k=CANDIDATES, **among(wiki), facets=["tags"])
-    expect(page.get_by_role("status")).to_contain_text(f"10 of {listed['total']} documents with these filters")
+        box.fill("")
+    listed = answer_of(site, k=CANDIDATES, **among(WIKI), facets=["tags"])
+    expect(status).to_contain_text(f"10 of {listed['total']} documents with these filters")
+    expect(welcome).to_be_hidden()
     assert shown_ids(page) == ids(listed)[:10]
     assert counts(page, "tags") == [(one["value"], one["count"]) for one in listed["facets"]["tags"]][:8]
-    every = answer_of(site, filter={"field": "source", "exists": True}, facets=["source"])
-    assert counts(page, "source") == [(one["value"], one["count"]) for one in every["facets"]["source"]]
+    having = answer_of(site, filter={"field": "source", "exists": True}, facets=["source"])
+    assert counts(page, "source") == [(one["value"], one["count"]) for one in having["facets"]["source"]]
     show_all(page)
     assert shown_ids(page) == ids(listed)
     page.reload()
-    expect(page.get_by_role("status")).to_contain_text("documents with these filters")
-    page.get_by_role("button", name="Clear filters").click()
-    expect(page.get_by_text("Type a question or a few words")).to_be_visible()
+    expect(status).to_contain_text("documents with these filters")
+    clear(page).click()
+    expect(welcome).to_be_visible()
+    expect(status).to_contain_text(f"10 of {COUNT} documents, in")
+    search_for(page, QUERY)
+    page.route("**/search", lambda route: route.abort())
+    box.fill("")
+    expect(welcome).to_be_visible()
+    expect(page.locator("li.hit")).to_have_count(0)
+    expect(status).to_be_empty()  # nobody has asked for the list
+    page.reload()
+    box.fill(QUERY)
+    expect(status).to_have_text("The service can't be reached.")
+    expect(group(page, "source")).to_be_hidden()  # there are no values, and so no heading of values
+    expect(page.locator("#counted")).to_be_hidden()
+    page.unroute("**/search")
+    page.get_by_role("button", name="Try again").click()
+    expect(group(page, "source")).to_be_visible()
+    expect(page.locator("#counted")).to_be_visible()
 
 
-@pytest.mark.parametrize(
-    ("field", "typed", "condition"),
-    [
+def test_bounds_of_numbers_and_dates(page: Page, site: str) -> None:
+    """A date as the upper bound means all of that day; the documents are of noon."""
+    search_for(page, QUERY)
+    for field, typed, condition in (
         ("share", {"from": "-3"}, {"gte": -3}),
         ("share", {"to": "12.5"}, {"lte": 12.5}),
         ("share", {"from": " 1e1 ", "to": "4E1"}, {"gte": 10, "lte": 40}),
         ("released", {"from": "2015-06-15"}, {"gte": "2015-06-15"}),
         ("released", {"to": "2015-06-15"}, {"lt": "2015-06-16"}),
         ("released", {"from": "2012-06-16", "to": "2016-06-15"}, {"gt": "2012-06-16", "lt": "2016-06-16"}),
-    ],
-)
-def test_bounds_of_numbers_and_dates(
-    page: Page, site: str, field: str, typed: dict[str, str], condition: dict[str, Any]
-) -> None:
-    """A date as the upper bound means all of that day; the documents are of noon."""
-    search_for(page, QUERY)
-    for end, text in typed.items():
-        group(page, field).get_by_label(end).fill(text)
-        group(page, field).get_by_label(end).blur()
-    answer = answer_of(site, query=QUERY, **among({"field": field, **condition}))
-    values = [document.more[field] for document in declared() if field in document.more]
-    within = [one for one in values if all(BOUNDS[name](one, bound) for name, bound in condition.items())]
-    assert 0 < len(within) < COUNT
-    # The dense leg proposes as many as there are, and as it may; the sparse leg none but of these.
-    assert min(CANDIDATES, len(within)) <= answer["candidates"] <= len(within)
-    expect(page.get_by_role("button", name="Filters (1)", include_hidden=True)).to_be_attached()
-    expect_hits(page, site, {"field": field, **condition})
+    ):
+        for end, text in typed.items():
+            group(page, field).get_by_label(end).fill(text)
+            group(page, field).get_by_label(end).blur()
+        answer = answer_of(site, query=QUERY, **among({"field": field, **condition}))
+        values = [document.more[field] for document in declared() if field in document.more]
+        within = [one for one in values if all(BOUNDS[name](one, bound) for name, bound in condition.items())]
+        assert 0 < len(within) < COUNT
+        # The dense leg proposes as many as there are, and as it may; the sparse leg none but of these.
+        assert min(CANDIDATES, len(within)) <= answer["candidates"] <= len(within)
+        expect(page.get_by_role("button", name="Filters (1)", include_hidden=True)).to_be_attached()
+        expect_hits(page, site, {"field": field, **condition})
+        clear(page).click()
+        expect_hits(page, site)
 
 
-@pytest.mark.usefixtures("failing")
-@pytest.mark.parametrize(
-    ("field", "end", "name", "text"),
-    [("share", "from", "gte", "abc"), ("share", "to", "lte", "1,5"), ("released", "from", "gte", "12024-05-31")],
-)
-def test_a_bad_bound_is_answered_in_the_services_words_and_axe_finds_nothing_serious(
-    page: Page, site: str, field: str, end: str, name: str, text: str
-) -> None:
+def test_a_bad_bound_is_answered_in_the_services_words(page: Page, site: str) -> None:
     search_for(page, QUERY)
     toggle(page, "source", "wiki")
-    box = group(page, field).get_by_label(end)
-    box.fill(text)
-    wrong = answer_of(site, query=QUERY, filter={"field": field, name: text})["errors"][0]["message"]
-    expect(page.get_by_role("status")).to_have_text(f"{field}, {end}: {wrong}.")
-    expect(box).to_have_attribute("aria-invalid", "true")
-    expect(box).to_be_focused()
-    assert serious(page) == []
-    box.fill("")
-    expect_hits(page, site, {"field": "source", "in": ["wiki"]})
-    expect(box).not_to_have_attribute("aria-invalid", "true")
-    assert serious(page) == []
+    for field, end, name, text in (
+        ("share", "from", "gte", "abc"),
+        ("share", "to", "lte", "1,5"),
+        ("released", "from", "gte", "12024-05-31"),
+    ):
+        box = group(page, field).get_by_label(end)
+        box.fill(text)
+        wrong = answer_of(site, query=QUERY, filter={"field": field, name: text})["errors"][0]["message"]
+        expect(page.get_by_role("status")).to_have_text(f"{field}, {end}: {wrong}.")
+        expect(box).to_have_attribute("aria-invalid", "true")
+        expect(box).to_be_focused()
+        if text == "abc":
+            assert serious(page) == []
+        box.fill("")
+        expect_hits(page, site, WIKI)
+        expect(box).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_filters_are_cleared_at_once(page: Page, site: str) -> None:
+def test_filters_that_leave_nothing_say_so_and_are_cleared_at_once(page: Page, site: str) -> None:
     search_for(page, QUERY)
-    clear = page.get_by_role("button", name="Clear filters")
-    expect(clear).to_be_hidden()
+    expect(clear(page)).to_be_hidden()
     toggle(page, "source", "web")
-    group(page, "share").get_by_label("from").fill("5")
+    web = {"field": "source", "in": ["web"]}
+    expect_hits(page, site, web)
+    tags = [name for name, _ in counts(page, "tags")]
+    least = group(page, "share").get_by_label("from")
+    least.fill("1000")
+    expect(page.get_by_role("status")).to_have_text("Nothing found with these filters.")
+    expect(value(page, "source", "web")).to_be_checked()
+    assert ("web", 0) in counts(page, "source")
+    assert counts(page, "tags") == [(name, 0) for name in tags]
+    least.fill("")
+    expect_hits(page, site, web)
+    least.fill("5")
     group(page, "released").get_by_label("to").fill("2014-01-01")
     expect(page.locator("#unfold")).to_have_text("Filters (3)")
-    clear.click()
+    clear(page).click()
     expect_hits(page, site)
     assert counts(page, "source") == told(site, "source")
     expect(page.locator(".value :checked")).to_have_count(0)
     for box in page.locator(".bound input").all():
         expect(box).to_have_value("")
-    expect(clear).to_be_hidden()
-
-
-def test_a_filter_that_leaves_nothing_says_so_and_can_be_taken_back(page: Page, site: str) -> None:
-    search_for(page, QUERY)
-    toggle(page, "source", "web")
-    expect_hits(page, site, {"field": "source", "in": ["web"]})
-    tags = [name for name, _ in counts(page, "tags")]
-    group(page, "share").get_by_label("from").fill("1000")
-    expect(page.get_by_role("status")).to_have_text("Nothing found with these filters.")
-    expect(value(page, "source", "web")).to_be_checked()
-    assert ("web", 0) in counts(page, "source")
-    assert counts(page, "tags") == [(name, 0) for name in tags]
-    group(page, "share").get_by_label("from").fill("")
-    expect_hits(page, site, {"field": "source", "in": ["web"]})
+    expect(clear(page)).to_be_hidden()
 
 
 def test_a_link_has_the_filters_and_the_history_too(page: Page, browser: Browser, site: str) -> None:
@@ -287,7 +289,7 @@ def test_a_link_has_the_filters_and_the_history_too(page: Page, browser: Browser
         expect(group(other, "share").get_by_label("from")).to_have_value("-2.5")
         expect(group(other, "released").get_by_label("to")).to_have_value("2017-01-01")
     search_for(page, "editor")
-    page.get_by_role("button", name="Clear filters").click()
+    clear(page).click()
     expect(page.locator(".value :checked")).to_have_count(0)
     page.go_back()
     expect(value(page, "source", "wiki")).to_be_checked()
@@ -295,16 +297,6 @@ def test_a_link_has_the_filters_and_the_history_too(page: Page, browser: Browser
     page.go_back()
     expect(page.get_by_role("searchbox")).to_have_value(QUERY)
     expect_hits(page, site, *conditions)
-
-
-def test_the_keyboard_keeps_its_place_when_counts_change(page: Page) -> None:
-    search_for(page, QUERY)
-    for name in ("news", "wiki"):
-        value(page, "source", name).focus()
-        with page.expect_response("**/search/batch"):
-            page.keyboard.press("Space")
-        expect(value(page, "source", name)).to_be_checked()
-        expect(value(page, "source", name)).to_be_focused()
 
 
 def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path: Path) -> None:
@@ -326,21 +318,6 @@ def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path:
         expect(page.locator("#filters")).to_be_hidden()
 
 
-@pytest.mark.usefixtures("failing")
-def test_nothing_stands_in_the_panel_when_the_first_search_fails(page: Page) -> None:
-    """There are no values then, and so no heading of values."""
-    page.route("**/search", lambda route: route.abort())
-    page.reload()
-    page.get_by_role("searchbox").fill(QUERY)
-    expect(page.get_by_role("status")).to_have_text("The service can't be reached.")
-    expect(group(page, "source")).to_be_hidden()
-    expect(page.locator("#counted")).to_be_hidden()
-    page.unroute("**/search")
-    page.get_by_role("button", name="Try again").click()
-    expect(group(page, "source")).to_be_visible()
-    expect(page.locator("#counted")).to_be_visible()
-
-
 def test_a_phone_unfolds_the_filters(page: Page, site: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     search_for(page, QUERY)
@@ -350,7 +327,7 @@ def test_a_phone_unfolds_the_filters(page: Page, site: str) -> None:
     unfold.click()
     expect(unfold).to_have_attribute("aria-expanded", "true")
     toggle(page, "source", "wiki")
-    expect_hits(page, site, {"field": "source", "in": ["wiki"]})
+    expect_hits(page, site, WIKI)
     expect(unfold).to_have_text("Filters (1)")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert serious(page) == []

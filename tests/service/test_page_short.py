@@ -1,6 +1,6 @@
 """The page in short, for `make test`: hits come, and what is injected never runs. All else of the pages is slow."""
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.service.browsing import search_for
 
@@ -20,14 +20,17 @@ def test_hits_come_while_typing(page: Page) -> None:
     ]
 
 
-def test_injected_script_and_style_never_run(page: Page, messages: list[str]) -> None:
-    page.evaluate(
-        "document.body.insertAdjacentHTML('beforeend', '<style>h1 {color: red}</style><b onclick=\"1\">x</b>')"
-    )
-    page.evaluate(
-        "const s = document.createElement('script'); s.textContent = 'document.title = 1'; document.body.append(s)"
-    )
-    assert page.title() == "LightRetriever Search"
-    assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") != "rgb(255, 0, 0)"
+def test_injected_script_and_style_never_run(browser: Browser, site: str) -> None:
+    messages: list[str] = []
+    with browser.new_page(base_url=site) as page:
+        page.on("console", lambda message: messages.append(message.text))
+        page.goto("/")
+        page.evaluate(
+            "document.body.insertAdjacentHTML('beforeend', '<style>h1 {color: red}</style><b onclick=\"1\">x</b>')"
+        )
+        page.evaluate(
+            "const s = document.createElement('script'); s.textContent = 'document.title = 1'; document.body.append(s)"
+        )
+        assert page.title() == "LightRetriever Search"
+        assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") != "rgb(255, 0, 0)"
     assert any("Content Security Policy" in message for message in messages)
-    messages.clear()
