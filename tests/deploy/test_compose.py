@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 import yaml
 from compose_spec import PyCompose
 
@@ -25,33 +24,24 @@ NODES: dict[str, dict[str, Any]] = {n: one for n, one in CLUSTERED["services"].i
 CLIENTS: dict[str, dict[str, Any]] = {n: one for n, one in CLUSTERED["services"].items() if n.startswith("lightr")}
 
 
-def test_it_is_valid() -> None:
+def test_both_files_are_valid_and_have_no_variables_but_what_must_be_named() -> None:
     assert PyCompose.from_json(json.dumps(COMPOSE)).service_names() == list(SERVICES)
-
-
-def test_a_bundle_must_be_named() -> None:
+    assert PyCompose.from_json(json.dumps(CLUSTERED)).service_names() == [*NODES, *CLIENTS, "prometheus", "grafana"]
+    assert (len(NODES), len(CLIENTS)) == (3, 2)
     assert WRITTEN.count("$") == 2, "the comment's $PWD and the bundle"
-    assert "source: ${BUNDLE:?" in WRITTEN
+    assert CLUSTER.count("${") == len(("BUNDLE", "INDEX"))
 
 
-@pytest.mark.parametrize(
-    ("service", "read_only"),
-    [
-        *((service, True) for service in SERVICES.values()),
-        *((service, False) for service in NODES.values()),
-        *((service, True) for service in CLIENTS.values()),
-    ],
-    ids=[*SERVICES, *NODES, *(f"{name} of the cluster" for name in CLIENTS)],
-)
-def test_every_container_is_closed_off(service: dict[str, Any], read_only: bool) -> None:
-    assert service.get("read_only", False) == read_only
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["mem_limit"]
-    assert service["healthcheck"]["test"]
-    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
-    assert "privileged" not in service
-    assert "latest" not in service["image"]
+def test_every_container_is_closed_off() -> None:
+    for name, service in [*SERVICES.items(), *NODES.items(), *CLIENTS.items()]:
+        assert service.get("read_only", False) == (name not in NODES), name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["mem_limit"], name
+        assert service["healthcheck"]["test"], name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        assert "privileged" not in service, name
+        assert "latest" not in service["image"], name
 
 
 def test_the_service_is_that_of_the_image() -> None:
@@ -64,8 +54,7 @@ def test_the_service_is_that_of_the_image() -> None:
     assert settings <= set(Settings.model_fields)
     check = json.dumps(service["healthcheck"]["test"])
     assert check in (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("CMD [", '["CMD", ')
-    grace = int(service["stop_grace_period"].removesuffix("s"))
-    assert grace > Settings().shutdown_grace_s
+    assert int(service["stop_grace_period"].removesuffix("s")) > Settings().shutdown_grace_s
 
 
 def test_mounted_files_are_there() -> None:
@@ -77,25 +66,11 @@ def test_mounted_files_are_there() -> None:
     targets = {target: FOLDER / source for source, target in folders.items()}
     folder, _, file = home.rpartition("/")
     assert (targets[folder] / file).is_file()
-    provider = yaml.safe_load((FOLDER / "grafana/provisioning/dashboards/lightretriever.yml").read_text("utf-8"))
+    provider = written("grafana/provisioning/dashboards/lightretriever.yml")
     assert [item["options"]["path"] for item in provider["providers"]] == [folder]
 
 
-def test_containers_find_each_other() -> None:
-    scraped = yaml.safe_load((FOLDER / "prometheus/prometheus.yml").read_text(encoding="utf-8"))
-    assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": ["lightretriever:8080"]}]
-    source = yaml.safe_load((FOLDER / "grafana/provisioning/datasources/prometheus.yml").read_text(encoding="utf-8"))
-    assert source["datasources"][0]["url"] == "http://prometheus:9090"
-    assert {"lightretriever", "prometheus"} <= set(SERVICES)
-
-
-def test_the_clusters_file_is_valid_and_has_three_nodes_and_two_services() -> None:
-    assert PyCompose.from_json(json.dumps(CLUSTERED)).service_names() == [*NODES, *CLIENTS, "prometheus", "grafana"]
-    assert (len(NODES), len(CLIENTS)) == (3, 2)
-    assert CLUSTER.count("${") == len(("BUNDLE", "INDEX"))
-
-
-def test_the_nodes_find_each_other() -> None:
+def test_a_clusters_containers_are_those_of_the_other_file_but_for_the_backend() -> None:
     for name, node in NODES.items():
         settings = node["environment"]
         assert settings["node.name"] == name
@@ -103,32 +78,31 @@ def test_the_nodes_find_each_other() -> None:
         assert settings["cluster.initial_cluster_manager_nodes"].split(",") == list(NODES)
         (volume,) = node["volumes"]
         assert volume.split(":")[0] == name
-    assert {volume.split(":")[0] for node in NODES.values() for volume in node["volumes"]} <= set(CLUSTERED["volumes"])
-
-
-def test_a_clusters_services_are_that_of_the_other_file_but_for_the_backend() -> None:
+        assert name in CLUSTERED["volumes"]
     alone = SERVICES["lightretriever"]
-    for name, service in CLIENTS.items():
-        same = set(alone) - {"environment", "volumes", "ports", "mem_limit"}
+    same = set(alone) - {"environment", "volumes", "ports", "mem_limit"}
+    for service in CLIENTS.values():
         assert {key: service[key] for key in same} == {key: alone[key] for key in same}
-        (bundle,) = service["volumes"]
-        assert bundle == {**alone["volumes"][0], "source": "/srv/query-bundle"}
+        assert service["volumes"] == [{**alone["volumes"][0], "source": "/srv/query-bundle"}]
         values = {key.removeprefix("LIGHTRETRIEVER_").lower(): value for key, value in service["environment"].items()}
-        settings = Settings.model_validate(values)
-        assert settings.backend == "opensearch"
-        assert settings.opensearch_url == ",".join(f"http://{node}:9200" for node in NODES)
-        assert set(service["depends_on"]) <= set(NODES), name
+        chosen = Settings.model_validate(values)
+        assert chosen.backend == "opensearch"
+        assert chosen.opensearch_url == ",".join(f"http://{node}:9200" for node in NODES)
+        assert set(service["depends_on"]) <= set(NODES)
     assert len({service["ports"][0] for service in CLIENTS.values()}) == len(CLIENTS)
 
 
-def test_a_clusters_services_are_watched() -> None:
-    alone, both = (
-        yaml.safe_load((FOLDER / "prometheus" / f"{name}.yml").read_text(encoding="utf-8"))
-        for name in ("prometheus", "cluster")
-    )
+def written(name: str) -> Any:
+    return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def test_what_is_watched_are_the_services() -> None:
+    source = written("grafana/provisioning/datasources/prometheus.yml")
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    alone, both = written("prometheus/prometheus.yml"), written("prometheus/cluster.yml")
+    assert alone["scrape_configs"][0].pop("static_configs") == [{"targets": ["lightretriever:8080"]}]
     (scraped,) = both["scrape_configs"]
     assert scraped.pop("static_configs") == [{"targets": [f"{name}:8080" for name in CLIENTS]}]
-    del alone["scrape_configs"][0]["static_configs"]
     assert both == alone
     assert "--config.file=/etc/prometheus/cluster.yml" in CLUSTERED["services"]["prometheus"]["command"]
     for name in ("prometheus", "grafana"):

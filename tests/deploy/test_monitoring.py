@@ -100,46 +100,22 @@ def exposed(url: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("where", EXPRESSIONS)
-def test_metrics_and_labels_are_the_services(where: str, exposed: dict[str, set[str]]) -> None:
-    expression = EXPRESSIONS[where]
-    names = names_in(expression) - {"up"}
-    assert names <= set(exposed)
-    assert names or "up" in expression
-    known = ADDED.union(*(exposed[name] for name in names))
-    assert labels_in(expression) <= known
-
-
-def test_everything_that_is_measured_is_shown(exposed: dict[str, set[str]]) -> None:
+def test_alerts_and_panels_name_the_services_metrics_and_labels_and_all_of_them(exposed: dict[str, set[str]]) -> None:
+    for where, expression in EXPRESSIONS.items():
+        names = names_in(expression) - {"up"}
+        assert names <= set(exposed), where
+        assert names or "up" in expression, where
+        assert labels_in(expression) <= ADDED.union(*(exposed[name] for name in names)), where
     shown = set().union(*(names_in(expression) for expression in EXPRESSIONS.values()))
     families = {re.sub("_(bucket|count|sum)$", "", name) for name in exposed}
     assert families == {re.sub("_(bucket|count|sum)$", "", name) for name in shown} - {"up"}
-
-
-def test_legends_and_messages_name_labels_that_are_left() -> None:
     for panel in PANELS:
         for target in panel["targets"]:
-            shown = labels_shown(target["legendFormat"])
-            assert shown <= labels_in(target["expr"]) | ADDED, panel["title"]
+            assert labels_shown(target["legendFormat"]) <= labels_in(target["expr"]) | ADDED, panel["title"]
     for rule in RULES:
-        shown = set().union(*map(labels_shown, rule["annotations"].values()))
-        assert shown <= labels_in(rule["expr"]) | ADDED | {"lane"}, rule["alert"]
+        told = set().union(*map(labels_shown, rule["annotations"].values()))
+        assert told <= labels_in(rule["expr"]) | ADDED | {"lane"}, rule["alert"]
         assert set(rule["annotations"]) == {"summary", "action"}
-
-
-def test_panels_stand_apart() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        assert max(x for x, _ in cells) < 24
-        taken |= cells
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
 def get(address: str, path: str, **parameters: str) -> Any:
@@ -175,30 +151,19 @@ def prometheus(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 @pytest.mark.slow
 @WITH_PROMETHEUS
-@pytest.mark.parametrize("where", EXPRESSIONS)
-def test_prometheus_answers(where: str, prometheus: str) -> None:
-    expression = EXPRESSIONS[where].replace("$__rate_interval", "1m").replace("$instance", ".*")
-    without_threshold = re.sub(r"\s(?:>|==)\s*[\d.]+\s*$", "", expression)
-    assert (without_threshold != expression) == where.startswith("alert")
-    result = get(prometheus, "query", query=without_threshold)["result"]
-    assert bool(result) or SELDOM & names_in(expression) or '="opensearch"' in expression  # there is no cluster
-
-
-@pytest.mark.slow
-@WITH_PROMETHEUS
-def test_prometheus_takes_the_rules_and_none_fires(prometheus: str) -> None:
+def test_prometheus_takes_the_configuration_answers_and_no_alert_fires(prometheus: str) -> None:
+    config = ALERTS.with_name("prometheus.yml")
+    run = subprocess.run(["promtool", "check", "config", config], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    for where, written in EXPRESSIONS.items():
+        expression = written.replace("$__rate_interval", "1m").replace("$instance", ".*")
+        without_threshold = re.sub(r"\s(?:>|==)\s*[\d.]+\s*$", "", expression)
+        assert (without_threshold != expression) == where.startswith("alert")
+        result = get(prometheus, "query", query=without_threshold)["result"]
+        assert result or SELDOM & names_in(expression) or '="opensearch"' in expression, where  # there is no cluster
     (group,) = get(prometheus, "rules")["groups"]
     assert {rule["name"]: rule["health"] for rule in group["rules"]} == {rule["alert"]: "ok" for rule in RULES}
     assert "firing" not in {rule["state"] for rule in group["rules"]}
-
-
-@pytest.mark.slow
-@WITH_PROMETHEUS
-def test_the_configuration_is_right() -> None:
-    run = subprocess.run(
-        ["promtool", "check", "config", ALERTS.with_name("prometheus.yml")], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
 
 
 REQUESTS = 'lightretriever_request_seconds_count{status="%s"}'
