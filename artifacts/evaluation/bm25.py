@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_floats, pack_texts, unpack_hits, utf8
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_floats, pack_parts, pack_texts, unpack_hits, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer, words_of
@@ -55,7 +55,7 @@ class WordIndex(LuceneIndex):
         """
         (words,) = words_of([text])
         counts = Counter(words)
-        query = (*pack_texts(utf8("term", counts)), pack_floats(np.array([*counts.values()], np.float32)))
+        query = (pack_texts("term", counts), pack_floats(np.array([*counts.values()], np.float32)))
         most = min(k, max(1, self.count))
         hits = java_call(self._search.bm25, self.handle, *query, most, float(k1), float(b))
         ordinals, scores = unpack_hits(from_java(hits))
@@ -70,5 +70,5 @@ class _WordIndexWriter(LuceneWriter):
         ids = utf8("document id", (name for name, _ in batch))
         texts = [part for name, text in batch for part in utf8(f"the text of document {name!r}:", [text])]
         for start, end in chunks(ids, texts, repeat(0, len(ids))):
-            self._call(self._java.addTexts, *pack_texts(ids[start:end]), *pack_texts(texts[start:end]))
+            self._call(self._java.addTexts, pack_parts(ids[start:end]), pack_parts(texts[start:end]))
             self.count += end - start

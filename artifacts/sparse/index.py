@@ -8,6 +8,7 @@ bits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 from math import inf
 from pathlib import Path
@@ -27,9 +28,8 @@ from lightretriever.artifacts.sparse.java_bytes import (
     pack_texts,
     unpack_counts,
     unpack_hits,
+    unpack_ints,
     unpack_parts,
-    unpack_texts,
-    utf8,
 )
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
@@ -39,18 +39,21 @@ from lightretriever.artifacts.sparse.weights import scores_of, weighted_query
 __all__ = ["DocumentSet", "FoundImpacts", "ImpactIndex"]
 
 _NO_ORDINALS: Final = np.empty(0, np.int64)
-_PARTS: Final = 6  # of what Java packs
 _MAX_SECONDS: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DocumentSet:
     """Some of an index' documents. bits: (b,) uint8, a bit for every ordinal, the lowest first, in whole words of 8
-    bytes; count: how many."""
+    bytes."""
 
     handle: JavaObject
     bits: UInt8Array
-    count: int
+
+    @cached_property
+    def count(self) -> int:
+        """How many there are."""
+        return int(np.bitwise_count(self.bits).sum())
 
 
 class FoundImpacts(NamedTuple):
@@ -110,27 +113,22 @@ class ImpactIndex(LuceneIndex):
         text, whose words in a language weigh their counts. Documents named are those of the first condition, then those
         of the next; none of a condition that holds for more than ten.
         """
-        analyzer = None
+        analyzer, names, values = None, [""], np.empty(0, np.float32)
         if isinstance(query, str):
             analyzer = word_analyzer(language)
-            packed = (*pack_texts(utf8("text", [query, *chain.from_iterable(named)])), bytearray())
-            names, values = None, None
+            texts = pack_texts("text", [query, *chain.from_iterable(named)])
         else:
             names, values = weighted_query(*query)
-            packed = (*pack_texts(utf8("term", [*names, *chain.from_iterable(named)])), pack_floats(values))
-        nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
-        ordinals = pack_ints(np.sort(others))
-        arguments = (ordinals, min(k, max(1, self.count)), self._handle_of(allowed), nanoseconds)
-        parts = unpack_texts(
-            from_java(java_call(self._impacts.find, self.handle, analyzer, *packed, *arguments)), _PARTS
-        )
-        if names is None or values is None:
-            names = parts[0].decode().split(" ") if parts[0] else []
-            values = np.frombuffer(parts[1], "<f4")
-        documents = np.frombuffer(parts[3], "<i4").astype(np.int64)
-        impacts = np.frombuffer(parts[4], "<i4").reshape(documents.size, len(names))
-        named_ordinals = np.frombuffer(parts[5], "<i4").astype(np.int64)
-        return FoundImpacts(names, values, *unpack_hits(parts[2]), documents, impacts, named_ordinals)
+            texts = pack_texts("term", [*names, *chain.from_iterable(named)])
+        arguments = (texts, pack_floats(values), pack_ints(others), min(k, max(1, self.count)))
+        limits = (self._handle_of(allowed), _nanoseconds(seconds))
+        packed = from_java(java_call(self._impacts.find, self.handle, analyzer, *arguments, *limits))
+        words, counts, hits, documents, impacts, named_ordinals = unpack_parts(packed)
+        if analyzer is not None:
+            names, values = words.decode().split(" ") if words else [], np.frombuffer(counts, "<f4")
+        ordinals = unpack_ints(documents)
+        matrix = np.frombuffer(impacts, "<i4").reshape(ordinals.size, len(names))
+        return FoundImpacts(names, values, *unpack_hits(hits), ordinals, matrix, unpack_ints(named_ordinals))
 
     def scores(self, terms: Sequence[str], weights: FloatArray, ordinals: IntegerArray) -> Float32Array:
         """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
@@ -146,7 +144,7 @@ class ImpactIndex(LuceneIndex):
         Raises ValueError on bad arguments.
         """
         order = np.argsort(ordinals, kind="stable")
-        arguments = (*pack_texts(utf8("term", terms)), pack_ints(ordinals[order]))
+        arguments = (pack_texts("term", terms), pack_ints(ordinals[order]))
         packed = from_java(java_call(self._impacts.impacts, self.handle, *arguments))
         impacts = np.empty((len(ordinals), len(terms)), np.int32)
         impacts[order] = np.frombuffer(packed, dtype="<i4").reshape(impacts.shape)
@@ -163,7 +161,7 @@ class ImpactIndex(LuceneIndex):
 
         An inverted index has to ask every term for them, which takes milliseconds; so ask for many documents at once.
         """
-        numbers, *names = unpack_parts(from_java(java_call(self._impacts.rows, self.handle, first, end)))
+        *names, numbers = unpack_parts(from_java(java_call(self._impacts.rows, self.handle, first, end)))
         spelt = [name.decode() for name in names]
         rows, terms, impacts = np.frombuffer(numbers, dtype="<i4").reshape(-1, 3).T
         order = np.lexsort((terms, rows))
@@ -173,13 +171,10 @@ class ImpactIndex(LuceneIndex):
 
     def where(self, condition: Sequence[str]) -> DocumentSet:
         """The documents that a condition holds for: texts as Java's DocumentFilter reads them."""
-        packed = pack_texts(utf8("condition", condition))
         filters = java_class("lightretriever.DocumentFilter")
-        handle = java_call(filters.of, self.handle, *packed)
+        handle = java_call(filters.of, self.handle, pack_texts("condition", condition))
         bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
-        if self.alive is not None:
-            return self.chosen(bits & self.alive.bits)
-        return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
+        return DocumentSet(handle, bits) if self.alive is None else self.chosen(bits & self.alive.bits)
 
     def totals(self, chosen: Sequence[DocumentSet | None], allowed: DocumentSet | None = None) -> list[int]:
         """The number of documents in each set, of those `allowed`; None: all documents."""
@@ -204,16 +199,14 @@ class ImpactIndex(LuceneIndex):
                 return np.arange(min(offset, self.count), min(offset + count, self.count), dtype=np.int64)
             return np.flatnonzero(np.unpackbits(allowed.bits, bitorder="little"))[offset : offset + count]
         arguments = (self._handle_of(allowed), pack_text("field", f"{order.kind[0]}:{order.field}"))
-        page = java_class("lightretriever.Listing").page
-        nanoseconds = round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
-        content = from_java(java_call(page, self.handle, *arguments, order.descending, offset, count, nanoseconds))
-        return np.frombuffer(content, dtype="<i4").astype(np.int64)
+        limits = (order.descending, offset, count, _nanoseconds(seconds))
+        page = java_call(java_class("lightretriever.Fields").page, self.handle, *arguments, *limits)
+        return unpack_ints(from_java(page))
 
     def chosen(self, bits: UInt8Array) -> DocumentSet:
         """The documents whose bits are set, of bits (b,) as a `DocumentSet` of this index has them."""
         filters = java_class("lightretriever.DocumentFilter")
-        handle = java_call(filters.ofBits, bytearray(bits.tobytes()), self.count)
-        return DocumentSet(handle, bits, int(java_call(filters.count, handle)))
+        return DocumentSet(java_call(filters.ofBits, bytearray(bits.tobytes()), self.count), bits)
 
     def of(self, ordinals: IntegerArray) -> DocumentSet:
         """The documents (m,) as a set."""
@@ -226,7 +219,7 @@ class ImpactIndex(LuceneIndex):
         that there are. Most frequent first, ties by value. Raises TooManyValuesError for more than 10,000 values.
         """
         arguments = (self._handle_of(allowed), pack_text("field", field), MAX_COUNTED)
-        counts = java_call(java_class("lightretriever.FieldValues").counts, self.handle, *arguments)
+        counts = java_call(java_class("lightretriever.Fields").counts, self.handle, *arguments)
         if counts is None:
             raise TooManyValuesError(field, MAX_COUNTED)
         return sorted(unpack_counts(from_java(counts)), key=lambda pair: (-pair[1], pair[0]))
@@ -250,14 +243,17 @@ class ImpactIndex(LuceneIndex):
         texts = [b""] * len(ordinals)
         while len(rest):
             packed = pack_ints(np.asarray(ordinals)[rest])
-            parts = unpack_texts(from_java(java_call(self._java.documents, self.handle, packed)), 1 + len(rest))
-            read = int.from_bytes(parts[0], "little")
-            for row, text in zip(rest[:read].tolist(), parts[1:], strict=False):
+            read = unpack_parts(from_java(java_call(self._java.documents, self.handle, packed)))
+            for row, text in zip(rest.tolist(), read, strict=False):
                 texts[row] = text
-            rest = rest[read:]
+            rest = rest[len(read) :]
         return texts
 
     def _handle_of(self, allowed: DocumentSet | None) -> JavaObject:
         """Java's DocumentFilter of some documents; None where all are found."""
         allowed = self.alive if allowed is None else allowed
         return None if allowed is None else allowed.handle
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)

@@ -1,6 +1,7 @@
 """How data crosses between Python and Java: little-endian arrays and strict UTF-8, as bytearrays (see jvm.py)."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ __all__ = [
     "from_java",
     "pack_floats",
     "pack_ints",
+    "pack_parts",
     "pack_text",
     "pack_texts",
+    "unpack_counts",
     "unpack_hits",
+    "unpack_ints",
     "unpack_parts",
     "unpack_texts",
     "utf8",
@@ -46,10 +50,16 @@ def pack_text(name: str, text: str) -> bytearray:
     return bytearray(*utf8(name, [text]))
 
 
-def pack_texts(texts: Sequence[bytes]) -> tuple[bytearray, bytearray]:
-    """n texts one after the other, and n int32: where each one ends."""
-    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-    return bytearray().join(texts), pack_ints(ends)
+def pack_texts(name: str, texts: Iterable[str]) -> bytearray:
+    """Texts as `pack_parts` packs them; `name` is what the error calls one."""
+    return pack_parts(utf8(name, texts))
+
+
+def pack_parts(parts: Sequence[bytes]) -> bytearray:
+    """Parts as Java's Strings has them: n, n int32 that say where each ends, and the parts one after the other."""
+    ends = np.cumsum([len(parts), *map(len, parts)])
+    ends[1:] -= len(parts)
+    return bytearray().join((pack_ints(ends), *parts))
 
 
 def from_java(packed: JavaObject) -> bytes:
@@ -57,31 +67,31 @@ def from_java(packed: JavaObject) -> bytes:
     return bytes(packed.tostring())
 
 
-def unpack_counts(packed: bytes) -> list[tuple[str, int]]:
-    """n texts, each with an int32, that are packed as n, the numbers, and the texts."""
-    size, *_ = np.frombuffer(packed, dtype="<i4", count=1).tolist()
-    numbers = np.frombuffer(packed, dtype="<i4", count=size, offset=4).tolist()
-    texts = [text.decode() for text in unpack_texts(packed[4 + 4 * size :], size)]
-    return list(zip(texts, numbers, strict=True))
+def unpack_ints(packed: bytes) -> Int64Array:
+    """n int32."""
+    return np.frombuffer(packed, "<i4").astype(np.int64)
 
 
 def unpack_hits(packed: bytes) -> tuple[Int64Array, Float32Array]:
-    """m int32 ordinals and m float32 scores, as Java's TermSearch.best packs them."""
-    count = len(packed) // 8
-    ordinals = np.frombuffer(packed, dtype="<i4", count=count).astype(np.int64)
-    scores = np.frombuffer(packed, dtype="<f4", count=count, offset=4 * count).astype(np.float32)
-    return ordinals, scores
-
-
-def unpack_texts(packed: bytes, count: int) -> list[bytes]:
-    """`count` int32 lengths and as many texts, as Java's Packed.parts packs them."""
-    lengths = np.frombuffer(packed, dtype="<i4", count=count)
-    ends: Sequence[int] = (4 * count + np.cumsum(lengths, dtype=np.int64)).tolist()
-    starts = [4 * count, *ends[:-1]]
-    return [packed[start:end] for start, end in zip(starts, ends, strict=False)]
+    """m int32 ordinals and m float32 scores."""
+    half = len(packed) // 2
+    return unpack_ints(packed[:half]), np.frombuffer(packed[half:], "<f4").astype(np.float32)
 
 
 def unpack_parts(packed: bytes) -> list[bytes]:
-    """One int32, how many parts there are, and the parts as `unpack_texts` reads them."""
-    (count,) = np.frombuffer(packed, dtype="<i4", count=1).tolist()
-    return unpack_texts(packed[4:], count)
+    """The parts that Java's Strings packed, as `pack_parts` does."""
+    (count,) = np.frombuffer(packed, "<i4", 1).tolist()
+    first = 4 * (1 + count)
+    ends = np.frombuffer(packed, "<i4", count, offset=4).tolist()
+    return [packed[first + start : first + end] for start, end in pairwise([0, *ends])]
+
+
+def unpack_texts(packed: bytes) -> list[str]:
+    """The same of texts."""
+    return [text.decode() for text in unpack_parts(packed)]
+
+
+def unpack_counts(packed: bytes) -> list[tuple[str, int]]:
+    """Texts, and behind them an int32 of each, in one part."""
+    *texts, numbers = unpack_parts(packed)
+    return list(zip([text.decode() for text in texts], unpack_ints(numbers).tolist(), strict=True))

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightretriever.artifacts.dtypes import Int32Array
 from lightretriever.artifacts.errors import BundleError, JavaError
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_texts, utf8
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_texts
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 
 __all__ = ["RESTORE", "LuceneIndex"]
@@ -58,8 +58,7 @@ class LuceneIndex:
         ids: list[str] = []
         for first in range(0, self.count, _IDS_AT_ONCE):  # all at once would fill Java's heap
             count = min(_IDS_AT_ONCE, self.count - first)
-            packed = from_java(java_call(self._java.ids, self.handle, first, count))
-            ids += [text.decode() for text in unpack_texts(packed, count)]
+            ids += unpack_texts(from_java(java_call(self._java.ids, self.handle, first, count)))
         return ids
 
     def ordinal(self, document_id: str) -> int | None:
@@ -73,8 +72,8 @@ class LuceneIndex:
     def ordinals(self, ids: Sequence[str]) -> Int32Array:
         """The ordinals of the last documents with these ids, (n,) int32, -1 where there is no such document. Raises
         ValueError for an id that is no Unicode text."""
-        packed = pack_texts(utf8("document id", ids))
-        return np.frombuffer(from_java(java_call(self._java.ordinals, self.handle, *packed)), "<i4")
+        packed = pack_texts("document id", ids)
+        return np.frombuffer(from_java(java_call(self._java.ordinals, self.handle, packed)), "<i4")
 
     def check(self) -> None:
         """Read every file and compare it with its checksum. Raises JavaError with the file's name on damage."""

@@ -7,14 +7,7 @@ fuzzy and sorted terms find them.
 from collections.abc import Sequence
 from typing import Final
 
-from lightretriever.artifacts.sparse.java_bytes import (
-    from_java,
-    pack_text,
-    pack_texts,
-    unpack_counts,
-    unpack_texts,
-    utf8,
-)
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_counts, unpack_texts
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
@@ -58,16 +51,14 @@ class Spelling:
         if not words:
             return []
         asked = (word if MIN_WORD <= len(word) <= MAX_WORD else "" for word in words)
-        packed = pack_texts(utf8("word", asked))
-        answer = from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, *packed))
-        return [text.decode() for text in unpack_texts(answer, len(words))]
+        packed = pack_texts("word", asked)
+        return unpack_texts(from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, packed)))
 
     def forms(self, words: Sequence[str]) -> list[list[str]]:
         """For each word, in lower case, the words of the corpus that have the same term."""
-        answer = from_java(
-            java_call(self._java.forms, self._index.handle, self._analyzer, *pack_texts(utf8("word", words)))
-        )
-        return [text.decode().split() for text in unpack_texts(answer, len(words))]
+        packed = pack_texts("word", words)
+        forms = from_java(java_call(self._java.forms, self._index.handle, self._analyzer, packed))
+        return [text.split() for text in unpack_texts(forms)]
 
     def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
         """The words that begin with a text in lower case, of at least two letters, the text itself included if it is a

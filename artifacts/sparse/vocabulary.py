@@ -15,9 +15,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, NamedTuple
 
-import numpy as np
-
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_texts, utf8
+from lightretriever.artifacts.sparse.java_bytes import (
+    from_java,
+    pack_text,
+    pack_texts,
+    unpack_ints,
+    unpack_parts,
+    unpack_texts,
+)
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class, lucene_version
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
@@ -118,11 +123,10 @@ class Vocabulary:
             for text in texts:
                 all_places.append([Place(f"{token}", *span) for token, *span in self._tokens.query_places(text)])
         else:
-            packed = pack_texts(utf8("text", texts))
-            java, analyzer = _java(), word_analyzer(self.language)
-            parts = unpack_texts(from_java(java_call(java.places, analyzer, *packed)), 2 * len(texts))
+            packed = java_call(_java().places, word_analyzer(self.language), pack_texts("text", texts))
+            parts = unpack_parts(from_java(packed))
             for read, ends in zip(parts[::2], parts[1::2], strict=True):
-                spans = np.frombuffer(ends, "<i4").reshape(-1, 2)
+                spans = unpack_ints(ends).reshape(-1, 2)
                 places = [
                     Place(word, *spans[row].tolist())
                     for row, word in enumerate(read.decode().split())
@@ -162,9 +166,8 @@ def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:
 
 def words_of(texts: Sequence[str], language: Language = "english") -> list[list[str]]:
     """The words of each text in their order, each as often as it comes. ValueError for a text that is no Unicode."""
-    packed = pack_texts(utf8("text", texts))
-    words = java_call(_java().words, word_analyzer(language), *packed)
-    return [text.decode().split(" ") if text else [] for text in unpack_texts(from_java(words), len(texts))]
+    words = java_call(_java().words, word_analyzer(language), pack_texts("text", texts))
+    return [text.split(" ") if text else [] for text in unpack_texts(from_java(words))]
 
 
 @cache

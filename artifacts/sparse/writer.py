@@ -20,7 +20,7 @@ from lightretriever.artifacts.documents.fields import NAMES, FieldKind, indexed_
 from lightretriever.artifacts.dtypes import Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_texts, unpack_parts, utf8
+from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_parts, pack_texts, unpack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 from lightretriever.artifacts.tokens.tokenizer import text_of
@@ -124,7 +124,7 @@ class ImpactIndexWriter(LuceneWriter):
         super().__init__(path, None if language is None else word_analyzer(language), positions=positions)
         self._spellings = language is not None
         self._fields: dict[str, FieldKind] = {**(fields or {}), NAMES: "keyword"}
-        self._declared = pack_texts([f"{kind[0]}:{name}".encode() for name, kind in self._fields.items()])
+        self._declared = pack_texts("field", (f"{kind[0]}:{name}" for name, kind in self._fields.items()))
 
     def add(
         self,
@@ -148,22 +148,22 @@ class ImpactIndexWriter(LuceneWriter):
         """
         identities = utf8("document id", ids)
         for start, end in chunks(identities, documents, np.diff(indptr).tolist()):
-            texts = [text_of(record).encode() for record in records[start:end]] if self._spellings else []
+            texts = [text_of(record) for record in records[start:end]] if self._spellings else []
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
             different, places = np.unique(terms[first:last], return_inverse=True)
-            spelt = utf8("term", (f"{term}" if names is None else names[term] for term in different.tolist()))
+            spelt = (f"{term}" if names is None else names[term] for term in different.tolist())
             self._call(
                 self._java.addImpacts,
-                *pack_texts(identities[start:end]),
-                *pack_texts(documents[start:end]),
+                pack_parts(identities[start:end]),
+                pack_parts(documents[start:end]),
                 pack_ints(rows[1:] - first),
-                *pack_texts(spelt),
+                pack_texts("term", spelt),
                 pack_ints(places),
                 pack_ints(impacts[first:last]),
-                *self._declared,
+                self._declared,
                 *self._values(end - start, records[start:end]),
-                *pack_texts(texts),
+                pack_texts("text", texts),
             )
             self.count += end - start
 
@@ -175,7 +175,7 @@ class ImpactIndexWriter(LuceneWriter):
             values += indexed_values(record, self._fields)
             rows[row] = len(values)
         fields = np.array([field for field, _ in values], np.int32)
-        return pack_ints(rows), pack_ints(fields), *pack_texts([value.encode() for _, value in values])
+        return pack_ints(rows), pack_ints(fields), pack_texts("value", (value for _, value in values))
 
 
 def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -235,8 +235,8 @@ class LaterIndexWriter(ImpactIndexWriter):
     def checkpoint(self) -> list[Path]:
         """Return the files that have all that was added up to now. They are not changed, and stay until the next call.
         JavaError when the disk fails."""
-        names = unpack_parts(from_java(java_call(self._java.checkpoint, self._handle)))
-        return [self.path / name.decode() for name in names]
+        names = unpack_texts(from_java(java_call(self._java.checkpoint, self._handle)))
+        return [self.path / name for name in names]
 
     def _opened(self, analyzer: JavaObject, *, positions: bool) -> JavaObject:
         self._new_folder = False

@@ -2,7 +2,6 @@ package lightretriever;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -53,8 +52,8 @@ public final class DocumentFilter {
     this.documents = documents;
   }
 
-  public static DocumentFilter of(OpenIndex index, byte[] texts, byte[] ends) throws IOException {
-    Query query = new Reader(new Strings(texts, ends), 0).whole();
+  public static DocumentFilter of(OpenIndex index, byte[] texts) throws IOException {
+    Query query = new Reader(new Strings(texts), 0).whole();
     return index.reading(
         () -> {
           FixedBitSet documents = new FixedBitSet(OpenIndex.count(index));
@@ -117,14 +116,14 @@ public final class DocumentFilter {
   }
 
   /** How many documents there are. */
-  public static int count(DocumentFilter filter) {
-    return filter.documents.cardinality();
+  int count() {
+    return documents.cardinality();
   }
 
   /** A bit for every ordinal, the lowest first in each byte, in whole words of 8 bytes. */
   public static byte[] bits(DocumentFilter filter) {
     long[] words = filter.documents.getBits();
-    ByteBuffer packed = ByteBuffer.allocate(8 * words.length).order(ByteOrder.LITTLE_ENDIAN);
+    ByteBuffer packed = Packed.little(new byte[8 * words.length]);
     packed.asLongBuffer().put(words);
     return packed.array();
   }
@@ -179,22 +178,27 @@ public final class DocumentFilter {
               .add(query(), BooleanClause.Occur.MUST_NOT)
               .build();
         case "keyword":
-          return keywords(FilterFields.lucene(text()));
+          String field = Fields.name(text());
+          return field.equals(Fields.NAMES)
+              ? new TermInSetQuery(field, values())
+              : KeywordField.newSetQuery(field, values());
         case "number":
-          return DoubleField.newRangeQuery(
-              FilterFields.lucene(text()), Double.parseDouble(text()), Double.parseDouble(text()));
+          return DoubleField.newRangeQuery(Fields.name(text()), Double.parseDouble(text()), Double.parseDouble(text()));
         case "numbers":
-          return DoubleField.newSetQuery(FilterFields.lucene(text()), doubles());
+          return DoubleField.newSetQuery(
+              Fields.name(text()), texts().stream().mapToDouble(Double::parseDouble).toArray());
         case "date":
-          return LongField.newRangeQuery(FilterFields.lucene(text()), Long.parseLong(text()), Long.parseLong(text()));
+          return LongField.newRangeQuery(Fields.name(text()), Long.parseLong(text()), Long.parseLong(text()));
         case "exists":
-          return new FieldExistsQuery(FilterFields.lucene(text()));
+          return new FieldExistsQuery(Fields.name(text()));
         case "ids":
           return new TermInSetQuery(IndexBuilder.ID, values());
         case "spelt":
           return new TermInSetQuery(IndexBuilder.SPELLINGS, values());
         case "phrase":
-          return phrase(WordAnalyzer.ofLanguage(text()), text());
+          Analyzer analyzer = WordAnalyzer.ofLanguage(text());
+          Query words = new QueryBuilder(analyzer).createPhraseQuery(IndexBuilder.PHRASES, text());
+          return words == null ? MatchAllDocsQuery.INSTANCE : words; // stop words alone: no document might lack one
         default:
           throw new IllegalArgumentException("unknown operator: " + operator);
       }
@@ -209,31 +213,15 @@ public final class DocumentFilter {
       return query.build();
     }
 
-    /** A text of stop words alone has no word that a document might lack. */
-    private static Query phrase(Analyzer analyzer, String text) {
-      Query words = new QueryBuilder(analyzer).createPhraseQuery(IndexBuilder.PHRASES, text);
-      return words == null ? MatchAllDocsQuery.INSTANCE : words;
-    }
-
-    private Query keywords(String field) {
-      return field.equals(FilterFields.PREFIX)
-          ? new TermInSetQuery(field, values())
-          : KeywordField.newSetQuery(field, values());
-    }
-
-    private double[] doubles() {
-      double[] values = new double[Integer.parseInt(text())];
-      for (int i = 0; i < values.length; i++) {
-        values[i] = Double.parseDouble(text());
-      }
-      return values;
-    }
-
     private List<BytesRef> values() {
+      return texts().stream().map(BytesRef::new).toList();
+    }
+
+    private List<String> texts() {
       int count = Integer.parseInt(text());
-      List<BytesRef> values = new ArrayList<>();
+      List<String> values = new ArrayList<>();
       for (int i = 0; i < count; i++) {
-        values.add(new BytesRef(text()));
+        values.add(text());
       }
       return values;
     }

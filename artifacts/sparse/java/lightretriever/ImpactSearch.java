@@ -2,14 +2,15 @@ package lightretriever;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.index.LeafReaderContext;
@@ -17,37 +18,54 @@ import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
+import org.apache.lucene.search.BooleanClause;
+import org.apache.lucene.search.BooleanQuery;
+import org.apache.lucene.search.BoostQuery;
+import org.apache.lucene.search.BulkScorer;
+import org.apache.lucene.search.IndexSearcher;
+import org.apache.lucene.search.LeafCollector;
+import org.apache.lucene.search.ScoreDoc;
+import org.apache.lucene.search.ScoreMode;
+import org.apache.lucene.search.TermQuery;
+import org.apache.lucene.search.TopScoreDocCollector;
+import org.apache.lucene.search.TopScoreDocCollectorManager;
+import org.apache.lucene.search.Weight;
 import org.apache.lucene.search.similarities.BM25Similarity;
+import org.apache.lucene.search.similarities.RawTFSimilarity;
+import org.apache.lucene.search.similarities.Similarity;
 import org.apache.lucene.util.ArrayUtil;
+import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
 
 /**
  * Inner products of a weighted query with the documents' impacts: score(d) = sum over t of weight[t] * impact[d, t]. A
- * query's terms are distinct, and their weights above 0.
+ * query's terms are distinct, and their weights above 0. The search is Lucene's, of a BooleanQuery of boosted TermQueries:
+ * it adds a document's products, which are float32, in double, and rounds the sum to float32.
  */
 public final class ImpactSearch {
   private ImpactSearch() {}
 
   /** The best k documents of an index of words, by Lucene's own BM25 in place of impacts: a system to compare with. */
-  public static byte[] bm25(OpenIndex index, byte[] terms, byte[] ends, byte[] weights, int k, float k1, float b)
-      throws IOException {
-    Map<Term, Float> words = weighted(new Strings(terms, ends), weights);
+  public static byte[] bm25(OpenIndex index, byte[] terms, byte[] weights, int k, float k1, float b) throws IOException {
+    Map<Term, Float> words = weighted(new Strings(terms), weights);
     long never = System.nanoTime() + Long.MAX_VALUE / 2;
-    return index.reading(() -> new TermSearch(index, new BM25Similarity(k1, b)).best(words, k, null, never));
+    return index.reading(() -> packed(best(index, new BM25Similarity(k1, b), words, k, null, never)));
   }
 
   /** The impact of each given term in each given ordinal: one int32 each, 0 for none; by ordinal. The ordinals ascend. */
-  public static byte[] impacts(OpenIndex index, byte[] terms, byte[] ends, byte[] ordinals) throws IOException {
-    Strings names = new Strings(terms, ends);
-    return index.reading(() -> impacts(index, names, Packed.ints(ordinals)));
+  public static byte[] impacts(OpenIndex index, byte[] terms, byte[] ordinals) throws IOException {
+    Strings names = new Strings(terms);
+    List<Term> wanted = IntStream.range(0, names.count()).mapToObj(i -> term(names, i)).toList();
+    return index.reading(() -> impacts(index, wanted, Packed.ints(ordinals)));
   }
 
   /**
    * A search in one call: the best k documents that score above 0, of those of a filter if there is one, and the impacts of
-   * all terms in these and in others, whose ordinals ascend. Without an analyzer the terms are as many as the weights; with one, texts has one text, whose
-   * words weigh their counts. Behind them stand the conditions of documents that the query names. Packed by Packed.parts:
-   * the words of the text with a space between two, their float32 weights, the hits as TermSearch.best packs them, the
-   * ordinals of hits, named and others, ascending, their impacts as in impacts(), and the ordinals of those named.
+   * all terms in these and in others. Without an analyzer the texts begin with as many terms as there are weights; with
+   * one, with a text, whose words weigh their counts. Behind them stand the conditions of documents that the query names.
+   * Packed by Strings: the words of the text with a space between two, the float32 weights, the hits as int32 ordinals and
+   * as many float32 scores, by score, then by ordinal, the ordinals of hits, named and others, ascending, their impacts as
+   * in impacts(), and the ordinals of those named.
    *
    * <p>Throws LateException when it takes longer than so many nanoseconds.
    */
@@ -55,7 +73,6 @@ public final class ImpactSearch {
       OpenIndex index,
       Analyzer analyzer,
       byte[] texts,
-      byte[] ends,
       byte[] weights,
       byte[] others,
       int k,
@@ -63,53 +80,99 @@ public final class ImpactSearch {
       long nanoseconds)
       throws IOException {
     long deadline = System.nanoTime() + nanoseconds;
-    Strings given = new Strings(texts, ends);
-    int terms = analyzer == null ? weights.length / Float.BYTES : 1;
-    String words = analyzer == null ? "" : WordAnalyzer.words(analyzer, given.get(0));
-    Map<String, Float> counts = new LinkedHashMap<>();
-    for (String word : words.isEmpty() ? new String[0] : words.split(" ")) {
-      counts.merge(word, 1f, Float::sum);
-    }
-    byte[] values = analyzer == null ? weights : Packed.floats(counts.values());
-    Strings names = analyzer == null ? given.first(terms) : Strings.of(counts.keySet());
+    Strings given = new Strings(texts);
+    Map<Term, Float> query =
+        analyzer == null ? weighted(given, weights) : counted(WordAnalyzer.words(analyzer, given.get(0)));
+    String words = analyzer == null ? "" : query.keySet().stream().map(Term::text).collect(Collectors.joining(" "));
     return index.reading(
         () -> {
-          byte[] hits = new TermSearch(index, new ImpactSimilarity()).best(weighted(names, values), k, filter, deadline);
-          int[] named = DocumentFilter.named(index, given, terms, filter);
-          int[] ordinals =
-              IntStream.concat(IntStream.of(named), IntStream.concat(first(hits, hits.length / 8), first(others, others.length / 4)))
-                  .sorted()
-                  .distinct()
-                  .toArray();
-          return Packed.parts(
+          ScoreDoc[] hits = best(index, new RawTFSimilarity(), query, k, filter, deadline);
+          int[] named = DocumentFilter.named(index, given, analyzer == null ? query.size() : 1, filter);
+          IntStream.Builder documents = IntStream.builder();
+          for (ScoreDoc hit : hits) {
+            documents.add(hit.doc);
+          }
+          IntBuffer more = Packed.ints(others);
+          IntStream.range(0, more.limit()).map(more::get).forEach(documents);
+          IntStream.of(named).forEach(documents);
+          int[] ordinals = documents.build().sorted().distinct().toArray();
+          return Strings.pack(
               List.of(
-                  String.join(" ", counts.keySet()).getBytes(StandardCharsets.UTF_8),
-                  analyzer == null ? new byte[0] : values,
-                  hits,
+                  words.getBytes(StandardCharsets.UTF_8),
+                  Packed.floats(query.values()),
+                  packed(hits),
                   Packed.ints(ordinals),
-                  impacts(index, names, IntBuffer.wrap(ordinals)),
+                  impacts(index, query.keySet(), IntBuffer.wrap(ordinals)),
                   Packed.ints(named)));
         });
   }
 
-  private static IntStream first(byte[] packed, int count) {
-    return IntStream.range(0, count).map(Packed.ints(packed)::get);
+  /**
+   * The best k documents that score above 0. Where among is given, only these documents; what they score does not depend
+   * on it. LateException past the deadline.
+   */
+  private static ScoreDoc[] best(
+      OpenIndex index, Similarity similarity, Map<Term, Float> weights, int k, DocumentFilter among, long deadline)
+      throws IOException {
+    BooleanQuery.Builder query = new BooleanQuery.Builder();
+    weights.forEach((term, boost) -> query.add(new BoostQuery(new TermQuery(term), boost), BooleanClause.Occur.SHOULD));
+    IndexSearcher searcher = index.searcher();
+    searcher.setSimilarity(similarity);
+    Weight weight = searcher.createWeight(searcher.rewrite(query.build()), ScoreMode.TOP_SCORES, 1f);
+    int limit = Math.max(1, Math.min(k, OpenIndex.count(index)));
+    // Beyond the limit hits need not be counted, so Lucene may skip what can't enter the best k; these stay exact.
+    TopScoreDocCollector collector = new TopScoreDocCollectorManager(limit, limit).newCollector();
+    for (LeafReaderContext segment : index.segments()) {
+      BulkScorer scorer = weight.bulkScorer(segment);
+      if (scorer == null) {
+        continue;
+      }
+      LeafCollector collecting = collector.getLeafCollector(segment);
+      Bits here = among == null ? null : among.in(segment);
+      int end = segment.reader().maxDoc();
+      for (int first = 0; first < end; first += Math.min(LateException.WINDOW, end - first)) {
+        LateException.throwAfter(deadline);
+        scorer.score(collecting, here, first, first + Math.min(LateException.WINDOW, end - first));
+      }
+    }
+    ScoreDoc[] hits = collector.topDocs().scoreDocs;
+    int count = 0;
+    while (count < hits.length && hits[count].score > 0) {
+      count++;
+    }
+    return ArrayUtil.copyOfSubArray(hits, 0, count);
   }
 
-  private static byte[] impacts(OpenIndex index, Strings names, IntBuffer wanted) throws IOException {
-    int width = names.count();
-    ByteBuffer packed = ByteBuffer.allocate(4 * width * wanted.limit()).order(ByteOrder.LITTLE_ENDIAN);
+  private static byte[] packed(ScoreDoc[] hits) {
+    ByteBuffer packed = Packed.little(new byte[8 * hits.length]);
+    for (int i = 0; i < hits.length; i++) {
+      packed.putInt(4 * i, hits[i].doc);
+      packed.putFloat(4 * (hits.length + i), hits[i].score);
+    }
+    return packed.array();
+  }
+
+  private static byte[] impacts(OpenIndex index, Collection<Term> names, IntBuffer wanted) throws IOException {
+    int width = names.size();
+    ByteBuffer packed = Packed.little(new byte[4 * width * wanted.limit()]);
     int first = 0;
     for (LeafReaderContext segment : index.segments()) {
-      int end = end(wanted, first, segment);
+      int end = first;
+      while (end < wanted.limit() && wanted.get(end) < segment.docBase + segment.reader().maxDoc()) {
+        end++;
+      }
       TermsEnum each = first == end ? TermsEnum.EMPTY : terms(segment.reader().terms(IndexBuilder.CONTENTS));
-      for (int i = 0; i < width; i++) {
-        if (each.seekExact(names.utf8(i))) {
+      int column = 0;
+      for (Term name : names) {
+        if (each.seekExact(name.bytes())) {
           PostingsEnum postings = each.postings(null, PostingsEnum.FREQS);
           for (int j = first; j < end; j++) {
-            packed.putInt(4 * (width * j + i), impact(postings, wanted.get(j) - segment.docBase));
+            int document = wanted.get(j) - segment.docBase;
+            int next = postings.docID() < document ? postings.advance(document) : postings.docID();
+            packed.putInt(4 * (width * j + column), next == document ? postings.freq() : 0);
           }
         }
+        column++;
       }
       first = end;
     }
@@ -117,9 +180,9 @@ public final class ImpactSearch {
   }
 
   /**
-   * All terms of the documents from first up to the one before end, packed by Packed.counted. The first part has three
-   * int32 for each, the document counted from first, the place of the term among the other parts, and the impact. Asks
-   * every term of the index once.
+   * All terms of the documents from first up to the one before end, packed by Strings. The last part has three int32 for
+   * each: the document counted from first, the place of the term among the other parts, and the impact. Asks every term of
+   * the index once.
    */
   public static byte[] rows(OpenIndex index, int first, int end) throws IOException {
     return index.reading(
@@ -127,7 +190,6 @@ public final class ImpactSearch {
           int[] found = new int[3 * 1024];
           int size = 0;
           List<byte[]> packed = new ArrayList<>();
-          packed.add(null);
           TermsEnum each = terms(index.terms(IndexBuilder.CONTENTS));
           PostingsEnum postings = null;
           while (each.next() != null) {
@@ -139,24 +201,13 @@ public final class ImpactSearch {
             for (; document < end; document = postings.nextDoc()) {
               found = ArrayUtil.grow(found, size + 3);
               found[size++] = document - first;
-              found[size++] = packed.size() - 2;
+              found[size++] = packed.size() - 1;
               found[size++] = postings.freq();
             }
           }
-          ByteBuffer numbers = ByteBuffer.allocate(4 * size).order(ByteOrder.LITTLE_ENDIAN);
-          numbers.asIntBuffer().put(found, 0, size);
-          packed.set(0, numbers.array());
-          return Packed.counted(packed);
+          packed.add(Packed.ints(ArrayUtil.copyOfSubArray(found, 0, size)));
+          return Strings.pack(packed);
         });
-  }
-
-  /** Where the ascending ordinals of a segment's documents end, which begin at a place. */
-  private static int end(IntBuffer ordinals, int first, LeafReaderContext segment) {
-    int end = first;
-    while (end < ordinals.limit() && ordinals.get(end) < segment.docBase + segment.reader().maxDoc()) {
-      end++;
-    }
-    return end;
   }
 
   /** Every term of some documents; none for null. */
@@ -164,19 +215,26 @@ public final class ImpactSearch {
     return terms == null ? TermsEnum.EMPTY : terms.iterator();
   }
 
-  /** The terms whose weights have this sign, with these weights' absolute values. */
+  /** As many terms as there are weights, with these. */
   private static Map<Term, Float> weighted(Strings terms, byte[] weights) {
     FloatBuffer values = Packed.floats(weights);
     Map<Term, Float> weighted = new LinkedHashMap<>();
-    for (int i = 0; i < terms.count(); i++) {
-      weighted.put(new Term(IndexBuilder.CONTENTS, terms.utf8(i)), values.get(i));
+    for (int i = 0; i < values.limit(); i++) {
+      weighted.put(term(terms, i), values.get(i));
     }
     return weighted;
   }
 
-  /** The impact in a document, 0 when it lacks the term. Documents must be asked for in ascending order. */
-  private static int impact(PostingsEnum postings, int document) throws IOException {
-    int found = postings.docID() < document ? postings.advance(document) : postings.docID();
-    return found == document ? postings.freq() : 0;
+  /** The words of a text, which has a space between two, with their counts. */
+  private static Map<Term, Float> counted(String words) {
+    Map<Term, Float> counts = new LinkedHashMap<>();
+    for (String word : words.isEmpty() ? new String[0] : words.split(" ")) {
+      counts.merge(new Term(IndexBuilder.CONTENTS, word), 1f, Float::sum);
+    }
+    return counts;
+  }
+
+  private static Term term(Strings names, int index) {
+    return new Term(IndexBuilder.CONTENTS, names.utf8(index));
   }
 }

@@ -7,6 +7,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.document.BinaryDocValuesField;
 import org.apache.lucene.document.Document;
@@ -23,7 +24,6 @@ import org.apache.lucene.index.LogDocMergePolicy;
 import org.apache.lucene.index.MergeScheduler;
 import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.SerialMergeScheduler;
-import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.FilterDirectory;
@@ -139,7 +139,7 @@ public final class IndexBuilder {
 
   /**
    * Writes all that was added to the directory of later(). The names of its files, which are never written again, packed by
-   * Packed.counted. They stay until the next checkpoint().
+   * Strings. They stay until the next checkpoint().
    */
   public static byte[] checkpoint(IndexBuilder builder) throws IOException {
     builder.writer.commit();
@@ -148,7 +148,7 @@ public final class IndexBuilder {
     for (String name : SegmentInfos.readLatestCommit(builder.directory).files(true)) {
       names.add(name.getBytes(StandardCharsets.UTF_8));
     }
-    return Packed.counted(names);
+    return Strings.pack(names);
   }
 
   /** Merges all that was added up to now to one segment, while other threads add more. */
@@ -173,40 +173,34 @@ public final class IndexBuilder {
   }
 
   /**
-   * Adds n documents. idEnds, rawEnds and rowEnds hold, for each document, where its part of ids, of raws, and of terms
-   * and impacts ends; a term is a place in names. No document names a term twice. Values are those of
-   * the fields for filters: valueRows holds where a document's part of them ends, valueFields the place of each one's field
-   * in fields, the packed names with their kinds before them. Texts are there for all documents, to index their spellings,
-   * or for none.
+   * Adds n documents. rowEnds holds, for each document, where its part of terms and impacts ends; a term is a place in
+   * names. No document names a term twice. Values are those of declared fields: valueRows holds where a document's part of
+   * them ends, valueFields the place of each one's field in fields. Texts are there for all documents, to index their
+   * spellings, or for none.
    */
   public static void addImpacts(
       IndexBuilder builder,
       byte[] ids,
-      byte[] idEnds,
       byte[] raws,
-      byte[] rawEnds,
       byte[] rowEnds,
       byte[] names,
-      byte[] nameEnds,
       byte[] terms,
       byte[] impacts,
       byte[] fields,
-      byte[] fieldEnds,
       byte[] valueRows,
       byte[] valueFields,
       byte[] values,
-      byte[] valueEnds,
-      byte[] texts,
-      byte[] textEnds)
+      byte[] texts)
       throws IOException {
-    FilterFields declared = new FilterFields(new Strings(fields, fieldEnds));
-    Strings known = new Strings(values, valueEnds);
+    Strings declared = new Strings(fields);
+    Strings known = new Strings(values);
     IntBuffer knownRows = Packed.ints(valueRows);
     IntBuffer knownFields = Packed.ints(valueFields);
-    Strings identities = new Strings(ids, idEnds);
-    BytesRef[] vocabulary = terms(new Strings(names, nameEnds));
-    Strings jsons = new Strings(raws, rawEnds);
-    Strings spelt = new Strings(texts, textEnds);
+    Strings identities = new Strings(ids);
+    Strings spellings = new Strings(names);
+    BytesRef[] vocabulary = IntStream.range(0, spellings.count()).mapToObj(spellings::utf8).toArray(BytesRef[]::new);
+    Strings jsons = new Strings(raws);
+    Strings spelt = new Strings(texts);
     IntBuffer rows = Packed.ints(rowEnds);
     IntBuffer termIds = Packed.ints(terms);
     IntBuffer weights = Packed.ints(impacts);
@@ -226,17 +220,16 @@ public final class IndexBuilder {
         document.add(new Field(PHRASES, spelt.get(i), PHRASE_TYPE));
       }
       for (; value < knownRows.get(i); value++) {
-        document.add(declared.field(knownFields.get(value), known.get(value)));
+        document.add(Fields.field(declared.get(knownFields.get(value)), known.get(value)));
       }
       builder.writer.addDocument(document);
     }
   }
 
   /** Adds n documents whose words are indexed with their frequencies, for BM25; nothing but the id is stored. */
-  public static void addTexts(IndexBuilder builder, byte[] ids, byte[] idEnds, byte[] texts, byte[] textEnds)
-      throws IOException {
-    Strings names = new Strings(ids, idEnds);
-    Strings contents = new Strings(texts, textEnds);
+  public static void addTexts(IndexBuilder builder, byte[] ids, byte[] texts) throws IOException {
+    Strings names = new Strings(ids);
+    Strings contents = new Strings(texts);
     for (int i = 0; i < names.count(); i++) {
       Document document = identified(names.get(i));
       document.add(new Field(CONTENTS, contents.get(i), TEXT_TYPE));
@@ -244,23 +237,23 @@ public final class IndexBuilder {
     }
   }
 
-  /** Merges to one segment, commits and closes. Returns the number of documents. */
-  public static int commit(IndexBuilder builder) throws IOException {
+  /** Merges to one segment, commits and closes. Refuses an id that two documents have. */
+  public static void commit(IndexBuilder builder) throws IOException {
     builder.writer.forceMerge(1);
-    int count;
     try (DirectoryReader reader = DirectoryReader.open(builder.writer)) {
-      count = reader.maxDoc();
-      if (reader.leaves().size() > 1) {
-        throw new IllegalStateException("merging to one segment left " + reader.leaves().size());
-      }
       for (LeafReaderContext leaf : reader.leaves()) {
-        refuseRepeatedIds(leaf.reader().terms(ID), count);
+        TermsEnum each = leaf.reader().terms(ID).iterator();
+        for (BytesRef id = each.next(); id != null; id = each.next()) {
+          if (each.docFreq() > 1) {
+            throw new IllegalArgumentException(
+                "document id '" + id.utf8ToString() + "' was added " + each.docFreq() + " times");
+          }
+        }
       }
     }
     builder.writer.commit();
     builder.writer.close();
     builder.directory.close();
-    return count;
   }
 
   /** Forgets everything that was added, and removes the files. */
@@ -269,32 +262,11 @@ public final class IndexBuilder {
     builder.directory.close();
   }
 
-  private static BytesRef[] terms(Strings names) {
-    BytesRef[] terms = new BytesRef[names.count()];
-    for (int i = 0; i < terms.length; i++) {
-      terms[i] = names.utf8(i);
-    }
-    return terms;
-  }
-
   private static Document identified(String id) {
     Document document = new Document();
     document.add(new StringField(ID, id, Field.Store.YES));
     // Anserini's searchers break ties by this column; ids() reads it too, which is faster than stored fields.
     document.add(new BinaryDocValuesField(ID, new BytesRef(id)));
     return document;
-  }
-
-  private static void refuseRepeatedIds(Terms ids, int count) throws IOException {
-    if (ids.size() == count) {
-      return;
-    }
-    TermsEnum each = ids.iterator();
-    for (BytesRef id = each.next(); id != null; id = each.next()) {
-      if (each.docFreq() > 1) {
-        throw new IllegalArgumentException(
-            "document id '" + id.utf8ToString() + "' was added " + each.docFreq() + " times");
-      }
-    }
   }
 }

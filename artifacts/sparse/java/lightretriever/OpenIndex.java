@@ -32,6 +32,7 @@ import org.apache.lucene.store.IOContext;
 import org.apache.lucene.store.IndexInput;
 import org.apache.lucene.store.MMapDirectory;
 import org.apache.lucene.util.BytesRef;
+import org.apache.lucene.util.IOSupplier;
 
 /**
  * An index open for reading by any number of threads: one of at most one segment, or such a one with documents behind it
@@ -91,56 +92,45 @@ public final class OpenIndex {
   }
 
   /**
-   * The JSON of documents, whose numbers ascend: how many of them it is, int32, then the texts, packed by Packed.parts. The
-   * first is there, and the others up to some MiB; those behind are empty, to be asked for again.
+   * The JSON of the first of some documents, whose numbers ascend, packed by Strings: up to some MiB, and at least one. Those
+   * behind are to be asked for again.
    */
   public static byte[] documents(OpenIndex index, byte[] ordinals) throws IOException {
     return index.reading(
         () -> {
           IntBuffer wanted = Packed.ints(ordinals);
-          List<byte[]> parts = new ArrayList<>(wanted.limit() + 1);
-          byte[] count = new byte[Integer.BYTES];
-          parts.add(count);
+          List<byte[]> texts = new ArrayList<>(wanted.limit());
           // A reader of values has a buffer for the largest document, so one reads all that are asked for.
           BinaryDocValues values = wanted.limit() == 0 ? null : MultiDocValues.getBinaryValues(index.reader, IndexBuilder.RAW);
           long size = 0;
-          int read = 0;
-          for (; read < wanted.limit() && size < READ_AT_ONCE; read++) {
-            byte[] text = text(values, wanted.get(read));
+          while (texts.size() < wanted.limit() && size < READ_AT_ONCE) {
+            byte[] text = value(values, wanted.get(texts.size()));
             size += text.length;
-            parts.add(text);
+            texts.add(text);
           }
-          Packed.little(count).putInt(read);
-          while (parts.size() <= wanted.limit()) {
-            parts.add(new byte[0]);
-          }
-          return Packed.parts(parts);
+          return Strings.pack(texts);
         });
   }
 
-  /** The ids of so many documents from the first on, in order, packed by Packed.parts. */
+  /** The ids of so many documents from the first on, in order, packed by Strings. */
   public static byte[] ids(OpenIndex index, int first, int count) throws IOException {
     return index.reading(
         () -> {
           List<byte[]> ids = new ArrayList<>(count);
           BinaryDocValues values = MultiDocValues.getBinaryValues(index.reader, IndexBuilder.ID);
-          for (int document = first; document < first + count && isIn(values, document); document++) {
-            BytesRef id = BytesRef.deepCopyOf(values.binaryValue());
-            ids.add(id.bytes);
+          for (int document = first; document < first + count; document++) {
+            ids.add(value(values, document));
           }
-          if (ids.size() != count) {
-            throw new IllegalStateException("document " + (first + ids.size()) + " has no id");
-          }
-          return Packed.parts(ids);
+          return Strings.pack(ids);
         });
   }
 
   /** The number of the last document with each id, int32, or -1. */
-  public static byte[] ordinals(OpenIndex index, byte[] ids, byte[] ends) throws IOException {
-    Strings wanted = new Strings(ids, ends);
+  public static byte[] ordinals(OpenIndex index, byte[] ids) throws IOException {
+    Strings wanted = new Strings(ids);
     return index.reading(
         () -> {
-          byte[] found = new byte[Integer.BYTES * wanted.count()];
+          int[] found = new int[wanted.count()];
           Terms known = index.terms(IndexBuilder.ID);
           TermsEnum each = known == null ? TermsEnum.EMPTY : known.iterator();
           PostingsEnum postings = null;
@@ -152,9 +142,9 @@ public final class OpenIndex {
                 last = next;
               }
             }
-            Packed.little(found).putInt(Integer.BYTES * i, last);
+            found[i] = last;
           }
-          return found;
+          return Packed.ints(found);
         });
   }
 
@@ -183,15 +173,11 @@ public final class OpenIndex {
     }
   }
 
-  private static byte[] text(BinaryDocValues values, int document) throws IOException {
-    if (!isIn(values, document)) {
-      throw new IllegalStateException("document " + document + " has no value " + IndexBuilder.RAW);
+  private static byte[] value(BinaryDocValues values, int document) throws IOException {
+    if (values == null || !values.advanceExact(document)) {
+      throw new IllegalStateException("document " + document + " has no id or no JSON");
     }
     return BytesRef.deepCopyOf(values.binaryValue()).bytes;
-  }
-
-  private static boolean isIn(BinaryDocValues values, int document) throws IOException {
-    return values != null && values.advanceExact(document);
   }
 
   IndexSearcher searcher() {
@@ -216,18 +202,14 @@ public final class OpenIndex {
   }
 
   /** Runs an action during which the files stay mapped. */
-  <T> T reading(Action<T> action) throws IOException {
+  <T> T reading(IOSupplier<T> action) throws IOException {
     if (!reader.tryIncRef()) {
       throw new AlreadyClosedException("the index is closed");
     }
     try {
-      return action.run();
+      return action.get();
     } finally {
       reader.decRef();
     }
-  }
-
-  interface Action<T> {
-    T run() throws IOException;
   }
 }

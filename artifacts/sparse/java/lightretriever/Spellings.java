@@ -1,13 +1,12 @@
 package lightretriever;
 
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.PriorityQueue;
 import java.util.Set;
+import java.util.stream.Stream;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
@@ -44,24 +43,16 @@ public final class Spellings {
   }
 
   /**
-   * For each word, the word of the corpus that is spelt most like it, packed by Packed.parts. It is empty where nothing is
+   * For each word, the word of the corpus that is spelt most like it, packed by Strings. It is empty where nothing is
    * near, and where the corpus has the word, in whatever form, unless it is a misspelling there.
    */
-  public static byte[] corrections(OpenIndex index, Analyzer analyzer, byte[] words, byte[] ends) throws IOException {
-    Strings given = new Strings(words, ends);
-    return index.reading(
-        () -> {
-          List<byte[]> found = new ArrayList<>(given.count());
-          for (int i = 0; i < given.count(); i++) {
-            found.add(correction(index, analyzer, given.get(i)).getBytes(StandardCharsets.UTF_8));
-          }
-          return Packed.parts(found);
-        });
+  public static byte[] corrections(OpenIndex index, Analyzer analyzer, byte[] words) throws IOException {
+    return index.reading(() -> Strings.map(words, word -> correction(index, analyzer, word)));
   }
 
   /**
-   * The words that begin with a text, UTF-8, the text itself included, those of most documents first, up to so many, with
-   * their numbers of documents, packed by Packed.counts.
+   * The words that begin with a text, UTF-8, the text itself included, those of most documents first, up to so many, and
+   * last their numbers of documents, int32, packed by Strings.
    */
   public static byte[] completions(OpenIndex index, byte[] beginning, int most) throws IOException {
     BytesRef prefix = new BytesRef(beginning);
@@ -83,28 +74,20 @@ public final class Spellings {
             }
             more = each.next() != null;
           }
-          List<Word> found = new ArrayList<>(best);
-          found.sort(best.comparator().reversed());
-          return Packed.counts(
-              found.stream().map(word -> word.text().bytes).toList(), found.stream().map(Word::documents).toList());
+          List<Word> found = best.stream().sorted(best.comparator().reversed()).toList();
+          Stream<byte[]> texts = found.stream().map(word -> word.text().bytes);
+          byte[] numbers = Packed.ints(found.stream().map(Word::documents).toList());
+          return Strings.pack(Stream.concat(texts, Stream.of(numbers)).toList());
         });
   }
 
   /**
    * For each word in lower case, the words of the corpus of which the analyzer makes the same terms, with a space between
-   * two, packed by Packed.parts. They are looked for among those that begin as both the word and its term do, without
+   * two, packed by Strings. They are looked for among those that begin as both the word and its term do, without
    * the term's last letter if it is a beginning: gallery and galleries have the term galleri.
    */
-  public static byte[] forms(OpenIndex index, Analyzer analyzer, byte[] words, byte[] ends) throws IOException {
-    Strings given = new Strings(words, ends);
-    return index.reading(
-        () -> {
-          List<byte[]> found = new ArrayList<>(given.count());
-          for (int i = 0; i < given.count(); i++) {
-            found.add(String.join(" ", forms(index, analyzer, given.get(i))).getBytes(StandardCharsets.UTF_8));
-          }
-          return Packed.parts(found);
-        });
+  public static byte[] forms(OpenIndex index, Analyzer analyzer, byte[] words) throws IOException {
+    return index.reading(() -> Strings.map(words, word -> String.join(" ", forms(index, analyzer, word))));
   }
 
   private static Set<String> forms(OpenIndex index, Analyzer analyzer, String word) throws IOException {

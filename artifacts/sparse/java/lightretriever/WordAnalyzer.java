@@ -3,8 +3,6 @@ package lightretriever;
 import io.anserini.analysis.DefaultEnglishAnalyzer;
 import java.io.IOException;
 import java.io.Reader;
-import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -13,6 +11,7 @@ import java.util.Map;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.regex.Pattern;
 import org.apache.lucene.analysis.Analyzer;
@@ -21,44 +20,11 @@ import org.apache.lucene.analysis.FilteringTokenFilter;
 import org.apache.lucene.analysis.LowerCaseFilter;
 import org.apache.lucene.analysis.TokenFilter;
 import org.apache.lucene.analysis.TokenStream;
-import org.apache.lucene.analysis.ar.ArabicAnalyzer;
-import org.apache.lucene.analysis.bg.BulgarianAnalyzer;
-import org.apache.lucene.analysis.bn.BengaliAnalyzer;
-import org.apache.lucene.analysis.ca.CatalanAnalyzer;
-import org.apache.lucene.analysis.cz.CzechAnalyzer;
-import org.apache.lucene.analysis.da.DanishAnalyzer;
-import org.apache.lucene.analysis.de.GermanAnalyzer;
-import org.apache.lucene.analysis.el.GreekAnalyzer;
 import org.apache.lucene.analysis.en.EnglishPossessiveFilter;
-import org.apache.lucene.analysis.es.SpanishAnalyzer;
-import org.apache.lucene.analysis.et.EstonianAnalyzer;
-import org.apache.lucene.analysis.eu.BasqueAnalyzer;
-import org.apache.lucene.analysis.fa.PersianAnalyzer;
-import org.apache.lucene.analysis.fi.FinnishAnalyzer;
-import org.apache.lucene.analysis.fr.FrenchAnalyzer;
-import org.apache.lucene.analysis.ga.IrishAnalyzer;
-import org.apache.lucene.analysis.gl.GalicianAnalyzer;
-import org.apache.lucene.analysis.hi.HindiAnalyzer;
-import org.apache.lucene.analysis.hu.HungarianAnalyzer;
-import org.apache.lucene.analysis.hy.ArmenianAnalyzer;
-import org.apache.lucene.analysis.id.IndonesianAnalyzer;
-import org.apache.lucene.analysis.it.ItalianAnalyzer;
-import org.apache.lucene.analysis.lt.LithuanianAnalyzer;
-import org.apache.lucene.analysis.lv.LatvianAnalyzer;
-import org.apache.lucene.analysis.nl.DutchAnalyzer;
-import org.apache.lucene.analysis.no.NorwegianAnalyzer;
-import org.apache.lucene.analysis.pt.PortugueseAnalyzer;
-import org.apache.lucene.analysis.ro.RomanianAnalyzer;
-import org.apache.lucene.analysis.ru.RussianAnalyzer;
-import org.apache.lucene.analysis.sr.SerbianAnalyzer;
 import org.apache.lucene.analysis.standard.StandardAnalyzer;
-import org.apache.lucene.analysis.sv.SwedishAnalyzer;
-import org.apache.lucene.analysis.ta.TamilAnalyzer;
-import org.apache.lucene.analysis.te.TeluguAnalyzer;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
 import org.apache.lucene.analysis.tokenattributes.OffsetAttribute;
 import org.apache.lucene.analysis.tokenattributes.TypeAttribute;
-import org.apache.lucene.analysis.tr.TurkishAnalyzer;
 
 /**
  * The words of a language, as its Lucene analyzer makes them: split, in lower case, stemmed, without stop words. English is
@@ -74,39 +40,39 @@ import org.apache.lucene.analysis.tr.TurkishAnalyzer;
 public final class WordAnalyzer extends AnalyzerWrapper {
   private static final Map<String, Supplier<Analyzer>> LANGUAGES =
       Map.ofEntries(
-          Map.entry("arabic", ArabicAnalyzer::new),
-          Map.entry("armenian", ArmenianAnalyzer::new),
-          Map.entry("basque", BasqueAnalyzer::new),
-          Map.entry("bengali", BengaliAnalyzer::new),
-          Map.entry("bulgarian", BulgarianAnalyzer::new),
-          Map.entry("catalan", CatalanAnalyzer::new),
-          Map.entry("czech", CzechAnalyzer::new),
-          Map.entry("danish", DanishAnalyzer::new),
-          Map.entry("dutch", DutchAnalyzer::new),
-          Map.entry("estonian", EstonianAnalyzer::new),
-          Map.entry("finnish", FinnishAnalyzer::new),
-          Map.entry("french", FrenchAnalyzer::new),
-          Map.entry("galician", GalicianAnalyzer::new),
-          Map.entry("german", GermanAnalyzer::new),
-          Map.entry("greek", GreekAnalyzer::new),
-          Map.entry("hindi", HindiAnalyzer::new),
-          Map.entry("hungarian", HungarianAnalyzer::new),
-          Map.entry("indonesian", IndonesianAnalyzer::new),
-          Map.entry("irish", IrishAnalyzer::new),
-          Map.entry("italian", ItalianAnalyzer::new),
-          Map.entry("latvian", LatvianAnalyzer::new),
-          Map.entry("lithuanian", LithuanianAnalyzer::new),
-          Map.entry("norwegian", NorwegianAnalyzer::new),
-          Map.entry("persian", PersianAnalyzer::new),
-          Map.entry("portuguese", PortugueseAnalyzer::new),
-          Map.entry("romanian", RomanianAnalyzer::new),
-          Map.entry("russian", RussianAnalyzer::new),
-          Map.entry("serbian", SerbianAnalyzer::new),
-          Map.entry("spanish", SpanishAnalyzer::new),
-          Map.entry("swedish", SwedishAnalyzer::new),
-          Map.entry("tamil", TamilAnalyzer::new),
-          Map.entry("telugu", TeluguAnalyzer::new),
-          Map.entry("turkish", TurkishAnalyzer::new),
+          Map.entry("arabic", org.apache.lucene.analysis.ar.ArabicAnalyzer::new),
+          Map.entry("armenian", org.apache.lucene.analysis.hy.ArmenianAnalyzer::new),
+          Map.entry("basque", org.apache.lucene.analysis.eu.BasqueAnalyzer::new),
+          Map.entry("bengali", org.apache.lucene.analysis.bn.BengaliAnalyzer::new),
+          Map.entry("bulgarian", org.apache.lucene.analysis.bg.BulgarianAnalyzer::new),
+          Map.entry("catalan", org.apache.lucene.analysis.ca.CatalanAnalyzer::new),
+          Map.entry("czech", org.apache.lucene.analysis.cz.CzechAnalyzer::new),
+          Map.entry("danish", org.apache.lucene.analysis.da.DanishAnalyzer::new),
+          Map.entry("dutch", org.apache.lucene.analysis.nl.DutchAnalyzer::new),
+          Map.entry("estonian", org.apache.lucene.analysis.et.EstonianAnalyzer::new),
+          Map.entry("finnish", org.apache.lucene.analysis.fi.FinnishAnalyzer::new),
+          Map.entry("french", org.apache.lucene.analysis.fr.FrenchAnalyzer::new),
+          Map.entry("galician", org.apache.lucene.analysis.gl.GalicianAnalyzer::new),
+          Map.entry("german", org.apache.lucene.analysis.de.GermanAnalyzer::new),
+          Map.entry("greek", org.apache.lucene.analysis.el.GreekAnalyzer::new),
+          Map.entry("hindi", org.apache.lucene.analysis.hi.HindiAnalyzer::new),
+          Map.entry("hungarian", org.apache.lucene.analysis.hu.HungarianAnalyzer::new),
+          Map.entry("indonesian", org.apache.lucene.analysis.id.IndonesianAnalyzer::new),
+          Map.entry("irish", org.apache.lucene.analysis.ga.IrishAnalyzer::new),
+          Map.entry("italian", org.apache.lucene.analysis.it.ItalianAnalyzer::new),
+          Map.entry("latvian", org.apache.lucene.analysis.lv.LatvianAnalyzer::new),
+          Map.entry("lithuanian", org.apache.lucene.analysis.lt.LithuanianAnalyzer::new),
+          Map.entry("norwegian", org.apache.lucene.analysis.no.NorwegianAnalyzer::new),
+          Map.entry("persian", org.apache.lucene.analysis.fa.PersianAnalyzer::new),
+          Map.entry("portuguese", org.apache.lucene.analysis.pt.PortugueseAnalyzer::new),
+          Map.entry("romanian", org.apache.lucene.analysis.ro.RomanianAnalyzer::new),
+          Map.entry("russian", org.apache.lucene.analysis.ru.RussianAnalyzer::new),
+          Map.entry("serbian", org.apache.lucene.analysis.sr.SerbianAnalyzer::new),
+          Map.entry("spanish", org.apache.lucene.analysis.es.SpanishAnalyzer::new),
+          Map.entry("swedish", org.apache.lucene.analysis.sv.SwedishAnalyzer::new),
+          Map.entry("tamil", org.apache.lucene.analysis.ta.TamilAnalyzer::new),
+          Map.entry("telugu", org.apache.lucene.analysis.te.TeluguAnalyzer::new),
+          Map.entry("turkish", org.apache.lucene.analysis.tr.TurkishAnalyzer::new),
           Map.entry("english", DefaultEnglishAnalyzer::newDefaultInstance),
           Map.entry("standard", StandardAnalyzer::new));
 
@@ -158,25 +124,27 @@ public final class WordAnalyzer extends AnalyzerWrapper {
     return MADE.computeIfAbsent(name, language -> new WordAnalyzer(LANGUAGES.get(language).get()));
   }
 
-  /** The words of each text in their order, with a space between two, packed by Packed.parts. */
-  public static byte[] words(Analyzer analyzer, byte[] texts, byte[] ends) throws IOException {
-    Strings given = new Strings(texts, ends);
-    List<byte[]> found = new ArrayList<>(given.count());
-    for (int i = 0; i < given.count(); i++) {
-      found.add(words(analyzer, given.get(i)).getBytes(StandardCharsets.UTF_8));
-    }
-    return Packed.parts(found);
+  /** The words of each text in their order, with a space between two, packed by Strings. */
+  public static byte[] words(Analyzer analyzer, byte[] texts) throws IOException {
+    return Strings.map(texts, text -> words(analyzer, text));
   }
 
   /** The words of a text in their order, with a space between two. */
   static String words(Analyzer analyzer, String text) throws IOException {
+    return words(analyzer, text, place -> {});
+  }
+
+  /** The words of a text, as above; where each one is, in UTF-16, is told to a consumer. */
+  private static String words(Analyzer analyzer, String text, Consumer<OffsetAttribute> places) throws IOException {
     StringBuilder words = new StringBuilder();
     try (TokenStream tokens = analyzer.tokenStream(IndexBuilder.CONTENTS, text)) {
       CharTermAttribute word = tokens.addAttribute(CharTermAttribute.class);
+      OffsetAttribute place = tokens.addAttribute(OffsetAttribute.class);
       tokens.reset();
       while (tokens.incrementToken()) {
         if (word.length() > 0) {
           words.append(words.length() == 0 ? "" : " ").append(word);
+          places.accept(place);
         }
       }
       tokens.end();
@@ -188,8 +156,8 @@ public final class WordAnalyzer extends AnalyzerWrapper {
    * The words of each text as in words(), and their places: two parts for each text, the words, and two int32 for each of
    * them, its first character and the one behind its last, in code points.
    */
-  public static byte[] places(Analyzer analyzer, byte[] texts, byte[] ends) throws IOException {
-    Strings given = new Strings(texts, ends);
+  public static byte[] places(Analyzer analyzer, byte[] texts) throws IOException {
+    Strings given = new Strings(texts);
     List<byte[]> found = new ArrayList<>(2 * given.count());
     for (int i = 0; i < given.count(); i++) {
       String text = given.get(i);
@@ -197,62 +165,48 @@ public final class WordAnalyzer extends AnalyzerWrapper {
       for (int j = 0; j < text.length(); j++) {
         characters[j + 1] = characters[j] + (Character.isLowSurrogate(text.charAt(j)) ? 0 : 1);
       }
-      StringBuilder words = new StringBuilder();
       List<Integer> places = new ArrayList<>();
-      try (TokenStream tokens = analyzer.tokenStream(IndexBuilder.CONTENTS, text)) {
-        CharTermAttribute word = tokens.addAttribute(CharTermAttribute.class);
-        OffsetAttribute place = tokens.addAttribute(OffsetAttribute.class);
-        tokens.reset();
-        while (tokens.incrementToken()) {
-          if (word.length() > 0) {
-            words.append(words.length() == 0 ? "" : " ").append(word);
-            places.add(characters[Math.min(place.startOffset(), text.length())]);
-            places.add(characters[Math.min(place.endOffset(), text.length())]);
-          }
-        }
-        tokens.end();
-      }
-      found.add(words.toString().getBytes(StandardCharsets.UTF_8));
-      ByteBuffer packed = ByteBuffer.allocate(4 * places.size()).order(ByteOrder.LITTLE_ENDIAN);
-      places.forEach(packed::putInt);
-      found.add(packed.array());
+      String words =
+          words(
+              analyzer,
+              text,
+              place -> {
+                places.add(characters[Math.min(place.startOffset(), text.length())]);
+                places.add(characters[Math.min(place.endOffset(), text.length())]);
+              });
+      found.add(words.getBytes(StandardCharsets.UTF_8));
+      found.add(Packed.ints(places));
     }
-    return Packed.parts(found);
+    return Strings.pack(found);
   }
 
   @Override
   protected Analyzer getWrappedAnalyzer(String field) {
-    return isSpelling(field) ? standard : words;
+    return field.equals(IndexBuilder.SPELLINGS) ? standard : words;
   }
 
   @Override
   protected Reader wrapReader(String field, Reader text) {
     Reader same = new SameSigns(text);
-    if (isSpelling(field)) {
+    if (field.equals(IndexBuilder.SPELLINGS)) {
       return same;
     }
     for (Named.Rule rule : NAMES) {
       same = new Named(same, rule);
     }
-    return isPhrase(field) ? same : new Named(same, JOINED);
+    return field.equals(IndexBuilder.PHRASES) ? same : new Named(same, JOINED);
   }
 
   @Override
   protected TokenStreamComponents wrapComponents(String field, TokenStreamComponents components) {
-    TokenStream found = components.getTokenStream();
-    TokenStream all = isSpelling(field) ? new Letters(new EnglishPossessiveFilter(found)) : new LowerCaseFilter(found);
-    if (!isSpelling(field) && !isPhrase(field)) {
-      all = new Pairs(all);
+    TokenStream words = components.getTokenStream();
+    if (field.equals(IndexBuilder.SPELLINGS)) {
+      words = new Letters(new EnglishPossessiveFilter(words));
+    } else {
+      words = new LowerCaseFilter(words);
+      words = field.equals(IndexBuilder.PHRASES) ? words : new Pairs(words);
     }
-    return new TokenStreamComponents(components.getSource(), all);
-  }
-
-  private static boolean isSpelling(String field) {
-    return field.equals(IndexBuilder.SPELLINGS);
-  }
-
-  private static boolean isPhrase(String field) {
-    return field.equals(IndexBuilder.PHRASES);
+    return new TokenStreamComponents(components.getSource(), words);
   }
 
   private static final class Letters extends FilteringTokenFilter {
