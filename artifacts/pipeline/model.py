@@ -131,9 +131,7 @@ class Backbone:
         return [] if self.bos_id is None else [self.bos_id]
 
 
-def load_model(
-    recipe: ModelRecipe, *, lowercase: bool = True, layers: int | None = None, empty: bool = False
-) -> Backbone:
+def load_model(recipe: ModelRecipe, *, lowercase: bool = True, layers: int | None = None) -> Backbone:
     """Load model, adapter and tokenizer, merged and in evaluation mode. Raises ModelError.
 
     The tokenizer is the adapter's where it brings one, else the
@@ -141,8 +139,7 @@ def load_model(
     was trained with. Without them, texts begin with the tokenizer's `bos_token` only where the tokenizer itself puts it
     before a text. `dtype` "auto" is bfloat16 on CUDA and float32 on CPU. `centre_head` takes the mean row off the LM
     head (see `centre_head_rows`); None does so for an adapter that was trained this way. `layers` keeps only the
-    model's first so many; None keeps as many as the adapter was trained on. `empty` is for a model without an adapter
-    whose weights another process sends: it has none (see `load_causal_lm`).
+    model's first so many; None keeps as many as the adapter was trained on.
     """
     path, adapter = recipe.path, recipe.adapter
     target = choose_device(recipe.device)
@@ -151,7 +148,7 @@ def load_model(
     with loading(f"{path}: the model can't be used", *sources):
         brought = adapter_settings(adapter or path) if adapter or Path(path).is_dir() else {}
         layers = brought.get("layers") if layers is None else layers
-        model = load_causal_lm(path, weights, layers, empty=empty)
+        model = load_causal_lm(path, weights, layers)
         folders = [local_folder(path)]
         if adapter is not None:
             model = merge_adapter(model, adapter)
@@ -165,9 +162,8 @@ def load_model(
         if centred:
             centre_head_rows(model, tokenizer.vocab_size)
         model.eval().requires_grad_(False)
-        if not empty:
-            torch.nn.Module.to(model, device=target, dtype=weights)
-            model.get_decoder()(input_ids=torch.tensor([[eos_id]], device=target))  # that it reads is seen now
+        torch.nn.Module.to(model, device=target, dtype=weights)
+        model.get_decoder()(input_ids=torch.tensor([[eos_id]], device=target))  # that it reads is seen now
         parts = _adapter_parts(adapter or path, brought, model)
         frame = [bos_id, eos_id, weights, lowercase, brought.get("sparse_positions"), brought.get("pooling"), layers]
         frame += ["centred head"] if centred else []

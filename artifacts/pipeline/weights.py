@@ -57,12 +57,9 @@ if not sys.stderr.isatty():  # half a bar would stand in a log, before the line 
     disable_progress_bar()
 
 
-def load_causal_lm(
-    source: str, dtype: torch.dtype, layers: int | None = None, *, empty: bool = False
-) -> PreTrainedModel:
+def load_causal_lm(source: str, dtype: torch.dtype, layers: int | None = None) -> PreTrainedModel:
     """Load a decoder LLM with its LM head, with `layers` only the first so many of its layers.
 
-    With `empty` its weights are on the meta device, where they have a shape and no values, and its files aren't read.
     Raises ModelError when it can't be loaded, weights are missing, or it has fewer layers.
     """
     remedy = "Give a Hugging Face id, a directory with config.json and weights, or a .gguf file."
@@ -71,13 +68,6 @@ def load_causal_lm(
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
         if layers is not None:
             _keep_layers(config.get_text_config(), layers, source)
-        if empty:
-            from accelerate import init_empty_weights  # slow to import
-
-            with init_empty_weights(include_buffers=False):
-                blank: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
-            blank.tie_weights()
-            return blank
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options
         )

@@ -173,18 +173,13 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
 
 
 def load_for_training(
-    recipe: TrainRecipe,
-    device: torch.device,
-    *,
-    shard: bool = False,
-    empty: bool = False,
-    layers: int | None = None,
+    recipe: TrainRecipe, device: torch.device, *, shard: bool = False, layers: int | None = None
 ) -> Adapter:
     """Load the recipe's model onto a device, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
 
     With `shard`, the model is loaded into main memory, in the number type that it is to have on the device, which can't
-    hold it whole; with `empty`, it has no weights, which `Engine.prepare` fills. Weights that are trained themselves
-    are in float32, whatever the arithmetic. `layers` keeps only the first so many.
+    hold it whole. Weights that are trained themselves are in float32, whatever the arithmetic. `layers` keeps only the
+    first so many.
     """
     half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16 and bool(recipe.lora)
     settings = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
@@ -199,7 +194,7 @@ def load_for_training(
             f"lora is false, but model.path is {model.path!r}: transformers writes no model that it read from GGUF.",
             remedy="Give a directory or a Hugging Face id.",
         )
-    backbone = load_model(model, lowercase=recipe.lowercase, layers=layers, empty=empty)
+    backbone = load_model(model, lowercase=recipe.lowercase, layers=layers)
     longest = recipe.data.max_document_length
     if backbone.max_positions is not None and longest > backbone.max_positions:
         raise RecipeError(

@@ -28,7 +28,6 @@ from accelerate.utils import (
     InitProcessGroupKwargs,
     broadcast_object_list,
 )
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -41,7 +40,6 @@ from lightretriever.artifacts.training.types import StepContext, Tensors
 __all__ = ["Chunk", "Engine", "out_of_memory", "too_large"]
 
 T = TypeVar("T")
-_SENT = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 _FEWEST = 64  # positions of a chunk
 
 
@@ -123,15 +121,13 @@ class Engine:
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def prepare(self, adapter: Adapter, *, shard: bool) -> None:
-        """Make `model` of an adapter. With `shard` each process holds a part of all weights, which the layers gather
-        when they run; the first process sends them, one after the other. Else each holds the whole model."""
+        """Make `model` of an adapter. With `shard` each process keeps a part of all weights, which the layers gather
+        when they run. Else each holds the whole model."""
         if shard:
-            whole = adapter.state_dict() if self.accelerator.is_main_process else {}
             mesh = init_device_mesh(self.device.type, (self.accelerator.num_processes,))
             lists = (part for part in adapter.backbone.decoder.children() if isinstance(part, torch.nn.ModuleList))
             for module in [*chain.from_iterable(lists), adapter]:
                 fully_shard(module, mesh=mesh)
-            set_model_state_dict(adapter, whole, options=_SENT)
         self.model = adapter if shard else self.accelerator.prepare_model(adapter)
 
     def evaluate(self, run: Callable[[], T]) -> T:

@@ -72,8 +72,7 @@ class Run:
             check_target(recipe.output, overwrite=True, marker=marker(recipe))
         shard = recipe.shard and accelerator.num_processes > 1
         with accelerator.main_process_first():
-            empty = shard and not accelerator.is_main_process
-            self.adapter = load_for_training(recipe, engine.device, shard=shard, empty=empty)
+            self.adapter = load_for_training(recipe, engine.device, shard=shard)
         engine.prepare(self.adapter, shard=shard)
         self._check_stages()
         if accelerator.is_main_process:

@@ -237,13 +237,6 @@ def test_a_damaged_cache_is_noticed(tmp_path: Path) -> None:
         prepare(settings)
 
 
-def test_signs_that_end_lines_elsewhere_survive(tmp_path: Path) -> None:
-    odd = "which\u2028violin\x85did \x1c Amati sell"
-    folder = write_set(tmp_path / "music", {"q": odd}, train={"q": {"0-0": 1}})
-    settings = recipe(tmp_path / "work", {"path": folder})
-    assert prepare(settings)[0].examples == prepare(settings)[0].examples == [Example(0, "q", odd, "0-0")]
-
-
 def test_bad_inputs_are_named(music: Path, tmp_path: Path) -> None:
     other_names = tmp_path / "other.jsonl"
     other_names.write_text('{"query_id": "q", "query": "violin", "pos": ["Amati"]}\n')

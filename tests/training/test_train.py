@@ -15,14 +15,13 @@ from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeErro
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.training import loop
-from lightretriever.artifacts.training.adapter import Adapter, load_for_training
+from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 from tests.support.commands import run
 from tests.support.judged import write_judged
 from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
 from tests.support.searching import evaluate_bundle
-from tests.support.toy import save_toy_model
 from tests.support.wordings import raises
 
 ROOT = Path(__file__).parents[2]
@@ -179,36 +178,6 @@ def test_a_batch_of_fewer_items_than_processes_names_the_setting(toy: Path, tmp_
     assert result.returncode != 0
     assert said in " ".join(result.stderr.split()), result.stderr
     assert "KeyError" not in result.stderr
-
-
-@pytest.mark.slow
-def test_of_two_processes_that_share_the_weights_one_reads_them(toy: Path, tmp_path: Path) -> None:
-    """The other never holds the whole model, and both together hold what one process loads alone."""
-    large = save_toy_model(tmp_path / "large", hidden_size=512, intermediate_size=2048, num_hidden_layers=12)
-    models: dict[str, dict[str, Any]] = {
-        "large": {"path": str(large)},
-        "tied": {"path": str(toy / "tied")},
-        "centred": {"path": str(toy / "tied"), "centre_head": True, "dtype": "bfloat16"},
-    }
-    recipes = {}
-    for name, model in models.items():
-        content = recipe_of(toy, tmp_path / name, shard=True) | {"model": {"device": "cpu", **model}}
-        recipes[name] = read_recipe(save(tmp_path / f"{name}.yaml", content), TrainRecipe)
-    result = launched(*TORCHRUN, "-m", "tests.training.sharing", str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    for name, recipe in recipes.items():
-        expected, found = (
-            load_for_training(recipe, torch.device("cpu")).state_dict(),
-            load_file(tmp_path / f"{name}.safetensors"),
-        )
-        assert found.keys() == expected.keys()
-        for key, tensor in expected.items():
-            assert found[key].dtype == tensor.dtype
-            torch.testing.assert_close(found[key], tensor, rtol=0, atol=0)
-    grown = [read_json(tmp_path / f"large-{rank}.json")["grown"] for rank in range(2)]
-    whole = (large / "model.safetensors").stat().st_size
-    assert grown[0] > whole > 150_000_000
-    assert grown[1] < whole, (grown, whole)
 
 
 @pytest.mark.slow
