@@ -124,6 +124,7 @@ def teacher_vectors(
     *,
     alone: bool = False,
     keep: bool = False,
+    label: str = "teacher",
 ) -> Float16Array:
     """Encode `texts` with the whole encoder, as queries behind `instruction` or, where that is None, as documents:
     (n, H) float16, L2-normalised before rounding.
@@ -143,7 +144,7 @@ def teacher_vectors(
     }
     plan |= {"software": software(), "dimension": encoder.hidden_size, "shard_size": _PART}
     store, digests = TextStore.begin(folder, plan), text_digests(texts)
-    with ProgressBar("teacher", total=len(texts), unit="texts") as progress:
+    with ProgressBar(label, total=len(texts), unit="texts") as progress:
 
         def encode(rows: Int64Array) -> ModelRows:
             new = [texts[row] for row in rows.tolist()]

@@ -1,34 +1,24 @@
 """The head queries of a build: the most frequent ones of a log, which the whole model reads once for every task (see
-`artifacts.tokens.head_queries`). Only making them needs torch.
+`artifacts.tokens.head_queries`).
 """
 
-import hashlib
-import json
-import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.strict_json import read_text
-from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
-from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.files.workdir import check_made, check_plan, read_json
+from lightretriever.artifacts.errors import CorpusError, ResumeError
+from lightretriever.artifacts.files.workdir import check_made
+from lightretriever.artifacts.pipeline.columns import text_digests
 from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised
 
-if TYPE_CHECKING:
-    from lightretriever.artifacts.pipeline.encoder import Encoder
-    from lightretriever.artifacts.pipeline.encoders import Encoders
-
-__all__ = ["head_files", "head_texts", "make_heads", "most_frequent", "read_heads"]
-
-_PART = 2048
+__all__ = ["head_folder", "head_texts", "most_frequent", "read_heads"]
 
 
 def head_texts(recipe: Recipe) -> list[str]:
@@ -63,65 +53,24 @@ def most_frequent(log: Path, top: int, *, lowercase: bool) -> list[str]:
     return [text for text, _ in counts.most_common(top)]
 
 
-def head_files(recipe: Recipe, task: str) -> list[Path]:
-    """Where the head queries of a task lie in the work directory: texts and vectors."""
-    folder = recipe.work / "tables" / task / "head"
-    return [folder / "texts.json", folder / "vectors.npy"]
-
-
-def make_heads(recipe: Recipe, encoders: "Encoders", where: dict[str, str]) -> None:
-    """Encode the recipe's head queries behind the instruction of every task.
-
-    What is there is kept, unless it was made of other queries, by another model, or elsewhere (`where`); then it is
-    made again. A stopped call goes on after the last finished part. Raises CorpusError for a bad log, and BundleError
-    for a query whose vector is zero or not finite.
-    """
-    texts = head_texts(recipe)
-    for task, instruction in recipe.tasks.items() if texts else ():
-        files = head_files(recipe, task)
-        folder, plan = files[0].parent, _plan(encoders.fingerprint, instruction, texts) | where
-        if (folder / "plan.json").is_file() and read_json(folder / "plan.json") != plan:
-            shutil.rmtree(folder)
-        check_plan(folder / "plan.json", plan)
-        if not all(file.is_file() for file in files):
-            vectors = _encoded(encoders.dense, texts, instruction, folder)
-            HeadQueries(texts, vectors, lowercase=recipe.encode.lowercase).save(files, encoders.dense.hidden_size)
-        for leftover in folder.glob("part-*.npy*"):
-            leftover.unlink()
+def head_folder(recipe: Recipe, task: str) -> Path:
+    """The store of the head queries of a task, as the whole model reads them behind its instruction."""
+    return recipe.work / "tables" / task / "head"
 
 
 def read_heads(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, HeadQueries]:
-    """The head queries of every task, as `make_heads` made them by the model of these `facts` (`backbone.json`). Raises
-    ResumeError for other ones than the recipe's."""
+    """The head queries of every task, as the model of these `facts` (`backbone.json`) reads them. Raises ResumeError
+    for other ones than the recipe's."""
     texts, heads = head_texts(recipe), dict[str, HeadQueries]()
     for task, instruction in recipe.tasks.items() if texts else ():
-        files = head_files(recipe, task)
-        check_made(files[0].with_name("plan.json"), _plan(facts["fingerprint"], instruction, texts), "table")
-        try:
-            heads[task] = HeadQueries.open(*files, lowercase=facts["lowercase"])
-        except BundleError as error:
-            remedy = "Delete its folder, and run `lightretriever build --from table` with this recipe."
-            raise ResumeError(error.message, remedy=remedy) from error
+        folder = head_folder(recipe, task)
+        now = {"model": facts.get("dense", facts)["fingerprint"], "instruction": instruction}
+        check_made(folder / "plan.json", now, "table")
+        store = TextStore(folder)
+        if not np.array_equal(store.texts, text_digests(texts)):
+            raise ResumeError(
+                f"{folder}: was made of other queries than those of {recipe.head and recipe.head.queries}.",
+                remedy="Run `lightretriever build --from table` with this recipe.",
+            )
+        heads[task] = HeadQueries(texts, store.rows().dense, lowercase=facts["lowercase"])
     return heads
-
-
-def _plan(fingerprint: str, instruction: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Everything that decides the vectors of head queries."""
-    digest = hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
-    return {"model": fingerprint, "instruction": instruction, "queries": digest}
-
-
-def _encoded(encoder: "Encoder", texts: Sequence[str], instruction: str, folder: Path) -> Float32Array:
-    """Vectors (n, H) of texts by the whole model; made in parts, which lie in `folder`."""
-    vectors = []
-    with ProgressBar("head", total=len(texts), unit="queries") as progress:
-        for start in range(0, len(texts), _PART):
-            chunk = texts[start : start + _PART]
-            file = folder / f"part-{start:08d}.npy"
-            if file.is_file():
-                progress.skip(len(chunk))
-            else:
-                write_array(file, encoder.encode_queries(chunk, instruction).dense)
-                progress.advance(len(chunk))
-            vectors.append(read_array(file))
-    return np.concatenate(vectors)

@@ -10,7 +10,7 @@ WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.j
     training.json        with `distil`: how it was fitted
     states/              with `distil`: part-*.npy, the encoder's states of single tokens
     teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to
-    head/                with `head`: texts.json, vectors.npy (n, H), plan.json; part-*.npy until they are
+    head/                with `head`: the encoder's vectors of the head queries
     refined-D/           with `refine`: the table fitted to the encoded corpus, (V, D), plan.json, training.json
 """
 
@@ -45,10 +45,10 @@ from lightretriever.artifacts.pipeline.fit import (
     distinct_rows,
     fit_table,
 )
-from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, refine_texts
+from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, refine_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
-from lightretriever.artifacts.pipeline.head import head_files, make_heads
+from lightretriever.artifacts.pipeline.head import head_folder, head_texts
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import choose_device
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
@@ -73,9 +73,8 @@ def _summary(recipe: Recipe, stage: str, files: Mapping[str, Path]) -> Summary:
     for task, file in files.items():
         (rows, dimension), size, heads = np.load(file, mmap_mode="r").shape, file.stat().st_size, 0
         lines.append(f"{task}: {file}, {rows:,} tokens × {dimension}, {megabytes(size)}")
-        _, vectors = head_files(recipe, task)
-        if recipe.head is not None and vectors.is_file():
-            heads = len(np.load(vectors, mmap_mode="r"))
+        if recipe.head is not None and head_folder(recipe, task).is_dir():
+            heads = len(TextStore(head_folder(recipe, task)).texts)
             lines.append(f"  {heads:,} head queries, read by the whole model")
         tables[task] = {"path": str(file), "rows": rows, "dimension": dimension, "bytes": size, "head_queries": heads}
         training = file.with_name("training.json")
@@ -176,7 +175,7 @@ def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
     """Make the token table of every task, a file of shape (V, H) float32. Existing files are kept, but of a bi-encoder
     those that were fitted to other documents.
 
-    The head queries, if the recipe has any, come first (see `make_heads`): a bad log is found before hours of work.
+    The head queries, if the recipe has any, come first: a bad log is found before hours of work.
     An encoder's tables are general ones, where there are such, unless the recipe has `distil`: then they are fitted to
     what the encoder makes of whole texts of the encoded corpus. Those that the recipe's `tables` name are read. Raises
     ModelError for one that doesn't fit the model. Raises ResumeError when the work directory was begun with other
@@ -184,7 +183,9 @@ def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
     """
     folders = {task: recipe.work / "tables" / task for task in recipe.tasks}
     encoder = encoders.dense
-    make_heads(recipe, encoders, _where(encoder))
+    heads = head_texts(recipe)
+    for task, instruction in recipe.tasks.items() if heads else ():
+        teacher_vectors(encoder, heads, instruction, head_folder(recipe, task), label="head")
     if recipe.encoder:
         return _distilled(recipe, encoders, folders)
     weights = _row_weights(recipe, encoder)

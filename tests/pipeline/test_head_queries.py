@@ -202,7 +202,7 @@ def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = write_recipe(tmp_path, model_folder, tasks={"web": ""}, head={"queries": str(tmp_path / "queries.log")})
-    monkeypatch.setattr("lightretriever.artifacts.pipeline.head._PART", 2)
+    monkeypatch.setattr("lightretriever.artifacts.pipeline.fit_texts._PART", 2)
     read: list[str] = []
     encode = LanguageModel.encode_queries
 
@@ -224,14 +224,11 @@ def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
     with raises(ResumeError):
         run(*only("index"), recipe)
     run(*only("table"), recipe)
-    assert read[6:] == ["chess games"]
-    vectors = tmp_path / "work" / "tables" / "web" / "head" / "vectors.npy"
+    assert len(read) == 6  # its vector was there
+    (vectors,) = (tmp_path / "work" / "tables" / "web" / "head").glob("run-*/dense.npy")
     content = vectors.read_bytes()
     vectors.write_bytes(content[:-1])
-    with raises(ResumeError, naming="texts.json"):
-        run(*only("index"), recipe)
-    vectors.unlink()
-    with raises(ResumeError, naming="vectors.npy"):
+    with raises(ResumeError, naming=vectors.parent.name):
         run(*only("index"), recipe)
     vectors.write_bytes(content)
     run(*only("index"), recipe)
