@@ -55,6 +55,7 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
         ("index", {"dense": False, "weights": {"dense": 1, "sparse": 1}}),
         ("encode.impacts", "both"),
         ("expand", {"terms": 0}),
+        ("tables", {"nobody": "table.pt"}),
         ("encode", {f"key{n}": n for n in range(1000)}),
     ],
 )
@@ -95,6 +96,10 @@ MODEL = "model: {path: m}\n"
         (f"kind: language-model\n{MODEL}{CORPUS}distil: {{}}\n", "`refine` is for its table"),
         (f"kind: encoder\n{MODEL}{CORPUS}refine: {{}}\n", "refine can't be set for an encoder"),
         (f"kind: language-model\n{MODEL}{CORPUS}index: {{positions: true}}\n", "set index.vocabulary to words"),
+        (f"kind: encoder\n{MODEL}{CORPUS}index: {{vocabulary: tokens}}\nexpand: {{}}\n", "expand adds words"),
+        (f"kind: encoder\nmodel: {{path: m, adapter: a}}\n{CORPUS}", "model.adapter can't be set for an encoder"),
+        (f"kind: encoder\n{MODEL}{CORPUS}encode: {{max_length: 64}}\n", "encode.max_length can't be set"),
+        (f"kind: encoder\n{MODEL}{CORPUS}distil: {{sentences: -1}}\n", "distil.sentences"),
     ],
 )
 def test_a_recipe_that_is_nearly_right_is_told_what_is_wrong(

@@ -3,9 +3,8 @@
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -76,30 +75,6 @@ def test_damaged_files_end_in_one_line(folders: dict[str, Path], damaged: str) -
         file.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damaged", "name"),
-    [
-        ("model", "config.json"),
-        ("model", "tokenizer_config.json"),
-        ("adapter", "adapter_config.json"),
-        ("adapter", "lightretriever.json"),
-        ("bi-encoder", "config.json"),
-        ("bi-encoder", "tokenizer_config.json"),
-        ("bi-encoder", "modules.json"),
-        ("bi-encoder", "1_Pooling/config.json"),
-    ],
-)
-def test_values_of_another_type_end_in_one_line(
-    folders: dict[str, Path], tmp_path: Path, damaged: str, name: str
-) -> None:
-    file = folders[damaged] / name
-    content = file.read_text()
-    for changed in wrong(json.loads(content)):
-        file.write_text(json.dumps(changed))
-        outcome(group(folders, damaged))
-    file.write_text(content)
-
-
 def test_a_pickle_is_no_model(folders: dict[str, Path], tmp_path: Path) -> None:
     place = Path(shutil.copytree(folders["model"], tmp_path / "model"))
     (place / "model.safetensors").unlink()
@@ -130,17 +105,3 @@ def outcome(folders: dict[str, Path]) -> str:
     assert "\n" not in told.message
     assert told.remedy
     return str(told)
-
-
-def wrong(content: Any) -> Iterator[Any]:
-    """The JSON with one value after the other of another type."""
-    places = content.items() if isinstance(content, dict) else enumerate(content)
-    for key, value in list(places):
-        changed = content.copy()
-        changed[key] = {"x": 1} if isinstance(value, str) else "x"
-        yield changed
-        if isinstance(value, dict | list) and value:
-            for inner in wrong(value):
-                changed = content.copy()
-                changed[key] = inner
-                yield changed

@@ -237,22 +237,6 @@ def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     run(*only("index"), recipe)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("model.adapter", "some/adapter"),
-        ("encode.max_length", 64),
-        ("distil.batch_size", 1),
-        ("distil.sentences", -1),
-        ("index.dimension", 64),
-    ],
-)
-def test_mistakes_in_a_recipe_are_named(recipe: Path, key: str, value: object) -> None:
-    change(recipe, {key: value})
-    with raises(RecipeError):
-        run("build", "--until", "table", recipe)
-
-
 def bags_of(*texts: list[int]) -> Rows:
     return Rows.of([np.array(ids, dtype=np.int32) for ids in texts])
 

@@ -14,7 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.errors import RecipeError, ResumeError
+from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
@@ -266,8 +266,3 @@ def test_documents_that_come_later_need_the_sparse_leg_and_the_counts_of_the_bun
     (tmp_path / "work" / "bm25.json").write_text('{"words": {}, "tokens": null}')  # as an earlier version had it
     with raises(ResumeError):
         LaterDocuments.open(loaded, manifest, MAX_IMPACT)
-
-
-def test_tokens_are_not_expanded(tmp_path: Path) -> None:
-    with raises(RecipeError, naming="index.vocabulary"):
-        run("build", change(write_recipe(tmp_path, "expand"), {"index": {"vocabulary": "tokens"}}))

@@ -28,7 +28,7 @@ from lightretriever.service.settings import Settings
 from tests.faults.builds import content, files
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import invoke, only, run, summary_of
+from tests.support.commands import invoke, run, summary_of
 from tests.support.models import save_model, write_corpus
 from tests.support.sparse_model import save_sparse_model
 
@@ -180,23 +180,6 @@ def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_sett
     weights = tmp_path / "llama" / "model.safetensors"
     save_file({name: torch.roll(one, 1) for name, one in load_file(weights).items()}, weights, {"format": "pt"})
     refused("fingerprint: ")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "stage"), [("distil", "table"), ("refine", "refine")])
-def test_a_table_that_was_fitted_to_other_documents_is_fitted_again(tmp_path: Path, kind: str, stage: str) -> None:
-    recipe = write_recipe(tmp_path, kind)
-    run("build", recipe)
-    change(tmp_path / "corpus.jsonl")
-    early = invoke(*only("index"), recipe, "--overwrite").exception
-    assert "(corpus_sha256: " in str(early)
-    assert str(early).endswith("Run `lightretriever build --from encode` with this recipe.")
-    run(*only("encode"), recipe)
-    failed = invoke(*only("index"), recipe, "--overwrite").exception
-    assert "(documents.corpus_sha256: " in str(failed)
-    assert str(failed).endswith(f"Run `lightretriever build --from {stage}` with this recipe.")
-    run(*only(stage), recipe)
-    run(*only("index"), recipe, "--overwrite")
 
 
 def test_a_service_that_runs_takes_over_the_new_bundle(built: Path, tmp_path: Path) -> None:

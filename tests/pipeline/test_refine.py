@@ -9,13 +9,10 @@ import yaml
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.store import TextStore
 from tests.support.commands import invoke, only, run
 from tests.support.models import write_corpus
 from tests.support.recipes import save, write_recipe
-from tests.support.wordings import raises
 
 DOCUMENTS = 120
 REFINE = {"epochs": 20, "batch_size": 16, "learning_rate": 0.02, "held_out": 12}
@@ -70,22 +67,6 @@ def test_a_refined_table_makes_of_a_documents_tokens_what_the_model_made_of_the_
 
 
 @pytest.mark.slow
-def test_the_steps_one_by_one_give_the_same_bundle_and_nothing_is_done_twice(recipe: Path, tmp_path: Path) -> None:
-    run("build", recipe)
-    first = Bundle.open(tmp_path / "bundle").manifest
-    for stage in ("table", "encode", "refine", "index"):
-        output: list[str | Path] = ["--output", tmp_path / "b"] if stage == "index" else []
-        run(*only(stage), recipe, "--work", tmp_path / "steps", *output)
-    second = Bundle.open(tmp_path / "b").manifest
-    assert first.files["tables/web.npy"] == second.files["tables/web.npy"]
-    assert first.files["dense.faiss"] == second.files["dense.faiss"]
-    table = tmp_path / "steps/tables/web" / f"refined-{first.dimension}" / "table.npy"
-    before = table.stat().st_mtime_ns
-    assert "agreement with the encoder by epoch" in run(*only("refine"), recipe, "--work", tmp_path / "steps")
-    assert table.stat().st_mtime_ns == before
-
-
-@pytest.mark.slow
 def test_rows_are_trained_for_the_bundles_dimension(recipe: Path, tmp_path: Path) -> None:
     small = changed(recipe, index={"factory": "Flat", "dimension": 8}, output=str(tmp_path / "small"))
     run("build", small)
@@ -125,8 +106,3 @@ def test_a_corpus_that_is_too_small_is_refused(recipe: Path, tmp_path: Path) -> 
     write_corpus(tmp_path / "corpus.jsonl", 9)
     assert "9 texts to fit a token table to, of which none can be held out" in str(invoke("build", recipe).exception)
     assert not (tmp_path / "bundle").exists()
-
-
-def test_a_bi_encoders_table_is_distilled_already(recipe: Path) -> None:
-    with raises(RecipeError, naming="other.yaml"):
-        read_recipe(changed(recipe, distil={}, model={"path": "x"}, encode={}), Recipe)

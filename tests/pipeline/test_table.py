@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline import encoder as encoder_module
@@ -94,12 +93,9 @@ def test_a_released_table_is_taken_as_it_is(recipe: Recipe, tmp_path: Path) -> N
         run_tables(recipe.model_copy(update={"tables": {"other": file}}), encoders)
 
 
-def test_a_released_table_that_is_missing_is_named(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_released_table_that_is_missing_or_does_not_fit_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     with raises(RecipeError, naming="tables.one"):
         run_tables(recipe.model_copy(update={"tables": {"one": tmp_path / "none.pt"}}), load_recipe_encoders(recipe))
-
-
-def test_a_released_table_that_does_not_fit_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     file = tmp_path / "web.emb_bag.pt"
     torch.save(torch.zeros(5, 6), file)
     with raises(ModelError):
@@ -111,8 +107,3 @@ def test_a_released_table_that_does_not_fit_is_refused(recipe: Recipe, tmp_path:
         file.write_bytes(damaged)
         with raises(ModelError):
             load_embedding_bag(file, 5, 6)
-
-
-def test_a_table_of_an_unknown_task_is_refused(recipe: Recipe) -> None:
-    with raises(ValidationError, naming="value_error"):
-        Recipe.model_validate(recipe.model_dump() | {"tables": {"nobody": "table.pt"}})
