@@ -1,4 +1,4 @@
-"""A bundle without a dense leg: written, verified, and pushed to a cluster. tests/service/test_one_leg.py serves it."""
+"""A bundle without a dense leg: written, verified, and pushed to a cluster. tests/service/test_answers.py serves it."""
 
 import os
 from collections.abc import Iterator

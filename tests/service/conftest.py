@@ -1,7 +1,9 @@
 """Shared by the tests of the service: an engine and a client over the tiny bundle, and its contents as matrices."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -78,6 +80,30 @@ def words_client(bundle_of: BundleOf) -> Iterator[TestClient]:
     """The application over the tiny documents, whose terms are words and whose year is a field."""
     with client_of(bundle_of("words"), SETTINGS) as client:
         yield client
+
+
+Noted = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    """Note the arguments of every call of a function of an object or class; `by_days`: the clock of searches then goes
+    on by a day with each."""
+
+    def note(owner: object, name: str, *, by_days: bool = False) -> list[tuple[Any, ...]]:
+        calls, function = list[tuple[Any, ...]](), getattr(owner, name)
+
+        def call(*arguments: Any) -> Any:
+            calls.append(arguments)
+            return function(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+        if by_days:
+            clock = "lightretriever.service.search.request.perf_counter"
+            monkeypatch.setattr(clock, lambda: perf_counter() + 86_400 * len(calls))
+        return calls
+
+    return note
 
 
 @pytest.fixture

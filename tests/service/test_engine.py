@@ -102,14 +102,6 @@ def test_many_hits_raise_the_candidates(engine: SearchEngine) -> None:
     assert whole.hits[100:] == second.hits
 
 
-def test_timings_are_there_for_the_stages_that_took_place(engine: SearchEngine) -> None:
-    timings = engine.search(SearchRequest(query="music")).timings_ms
-    for stage in ("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"):
-        assert 0 < getattr(timings, stage) < timings.total
-    sparse = engine.search(SearchRequest(query="music", mode="sparse")).timings_ms
-    assert (sparse.encode, sparse.dense, sparse.rescore) == (None, None, None)
-
-
 def test_ready_only_after_the_warm_up_and_not_after_closing(tiny_bundle: Bundle) -> None:
     engine = SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1))
     with raises(NotReadyError):

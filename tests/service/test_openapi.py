@@ -111,7 +111,7 @@ def test_examples_of_documents_are_valid(model: type[BaseModel]) -> None:
 
 
 def test_answers_have_the_documented_shape(client: TestClient) -> None:
-    """Strict models, unknown fields refused: more than the description could say. Searches: test_plain_answers.py."""
+    """Strict models, unknown fields refused: more than the description could say. Searches: test_answers.py."""
     for answer, model in (
         (client.post("/encode", json={"text": "music"}), schemas.EncodeResponse),
         (client.get("/documents/music"), schemas.Document),

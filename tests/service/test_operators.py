@@ -1,7 +1,9 @@
-"""A "phrase" in a query, which documents must have, and -word, which they must not have: on every backend."""
+"""On every backend: a "phrase" in a query, which documents must have, -word, which they must not have, and a name of a
+document, its id, title or the title's head, which finds it first."""
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
@@ -17,7 +19,7 @@ from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import SearchRequest, SearchResponse
+from lightretriever.service.schemas import Mode, SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.request import literal, read_operators
 from lightretriever.service.settings import Settings
@@ -41,41 +43,53 @@ OF_ALL = {document.id for document in (*WRITTEN, *OTHERS)}
 SETTINGS = Settings(deadline_ms=60_000)
 
 
-def write(engine: SearchEngine, bundle: Bundle, *documents: TinyDocument) -> None:
-    changes = list[Change]()
+def write(engine: SearchEngine, *documents: TinyDocument) -> None:
+    changes, random = list[Change](), np.random.default_rng(5)
     for one in documents:
-        vector = np.random.default_rng(5).standard_normal(16).astype(np.float32)
-        document = read_fields(one.id, {"title": one.title, "text": one.text, "year": one.year}, bundle.manifest)
-        changes.append(Change(one.id, document, vector / np.linalg.norm(vector), impacts_of(engine, one.full_text)))
+        vector = random.standard_normal(16).astype(np.float32)
+        fields = read_fields(one.id, {"title": one.title, "text": one.text, "year": one.year}, engine.bundle.manifest)
+        changes.append(Change(one.id, fields, vector / np.linalg.norm(vector), impacts_of(engine, one.full_text)))
     changeable(engine).write(changes, perf_counter() + 60)
 
 
-@pytest.fixture(scope="module", params=["here", "live", "compacted", "cluster"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
-    folder, settings, url, name = tmp_path_factory.mktemp("operators"), SETTINGS, "", f"operators-{os.getpid()}"
-    documents = OTHERS if request.param in ("live", "compacted") else [*OTHERS, *WRITTEN]
+@contextmanager
+def searched(
+    request: pytest.FixtureRequest,
+    folder: Path,
+    written: list[TinyDocument],
+    others: list[TinyDocument],
+    positions: bool,
+) -> Iterator[SearchEngine]:
+    """Search documents of a bundle that is served here, from a cluster, or with `written` ones in a journal, which
+    another bundle may have taken up."""
+    place, settings, url, name = request.param, SETTINGS, "", f"{folder.name}-{os.getpid()}"
+    documents = others if place in ("live", "compacted") else [*others, *written]
     bundle = make_tiny_bundle(
-        folder / "tiny", vocabulary="words", positions=True, documents=documents, fields={"year": "number"}
+        folder / "tiny", vocabulary="words", positions=positions, documents=documents, fields={"year": "number"}
     )
     live = SETTINGS.model_copy(update={"live": folder / "live"})
-    if request.param == "live":
-        settings = live
-    elif request.param == "compacted":
+    if place == "compacted":
         with SearchEngine.open(bundle, live) as before:
-            write(before, bundle, *WRITTEN)
+            write(before, *written)
         bundle, _ = compact(bundle, folder / "live", folder / "new")
         assert verify_bundle(bundle.path) == []
-    elif request.param == "cluster":
+    elif place == "cluster":
         url = request.getfixturevalue("opensearch")
         with connected(url) as cluster:
             push(bundle, cluster, name, replicas=0, skipped=int, written=int)
         settings = SETTINGS.model_copy(update={"opensearch_url": url, "opensearch_index": name})
-    with SearchEngine.open(bundle, settings) as engine:
-        if request.param == "live":
-            write(engine, bundle, *WRITTEN)
+    with SearchEngine.open(bundle, live if place == "live" else settings) as engine:
+        if place == "live":
+            write(engine, *written)
         yield engine
-    if request.param == "cluster":
+    if place == "cluster":
         remove_indexes(url, name)
+
+
+@pytest.fixture(scope="module", params=["here", "live", "compacted", "cluster"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    with searched(request, tmp_path_factory.mktemp("operators"), WRITTEN, OTHERS, positions=True) as engine:
+        yield engine
 
 
 def ask(engine: SearchEngine, query: str, **fields: object) -> SearchResponse:
@@ -227,7 +241,7 @@ def test_words_in_quotes_are_not_corrected(engine: SearchEngine) -> None:
 def test_a_changed_document_has_its_new_phrases(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "tiny", vocabulary="words", positions=True, documents=[*OTHERS, *WRITTEN])
     with SearchEngine.open(bundle, SETTINGS.model_copy(update={"live": tmp_path / "live"})) as engine:
-        write(engine, bundle, TinyDocument("two", "Vim", "An editor of texts.", 2002))
+        write(engine, TinyDocument("two", "Vim", "An editor of texts.", 2002))
         assert search(engine, '"text editor"') == {"four"}
         assert search(engine, '"editor of text"') == {"two"}
         changeable(engine).write([Change("four")], perf_counter() + 60)
@@ -296,3 +310,75 @@ def test_an_evaluation_takes_the_vectors_of_a_query_with_operators(engine: Searc
     assert plain
     assert looked_up is not None
     assert [hit.id for hit in looked_up] == [hit.id for hit in plain]
+
+
+NAMED = [
+    TinyDocument("one", "GNU  Image Manipulation Program", "It edits photos of galleries.", 2001),
+    TinyDocument("two", "Emacs: an extensible editor", "It edits text, and is no vim.", 2002),
+    TinyDocument("three", "Vim – the editor", "Text is edited by letters.", 2003),
+    TinyDocument("four", "Ｎano - small", "An editor of text, no gallery.", 2004),
+    TinyDocument("five", "Joe (Own Editor)", "Text, and the photo of emacs.", 2005),
+    TinyDocument("vim", "Photo library", "Nothing of it.", 2006),
+    TinyDocument("1984", "1984", "A novel.", 2007),
+    *(TinyDocument(f"part-{number}", "Shared page", "letters " * number, 2008) for number in range(1, 5)),
+    *(TinyDocument(f"many-{number}", "Chess game", "Many have this title.", 2010) for number in range(11)),
+]
+
+
+@pytest.fixture(scope="module", params=["here", "live", "cluster"])
+def named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    others = [document for document in tiny_documents(60) if "music" not in document.id]
+    with searched(request, tmp_path_factory.mktemp("names"), NAMED, others, positions=False) as engine:
+        yield engine
+
+
+def ids(engine: SearchEngine, query: str, **fields: object) -> list[str]:
+    return [hit.id for hit in ask(engine, query, **fields).hits]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("gnu image\tMANIPULATION program ", ["one"]),
+        ("emacs", ["two"]),
+        ("Emacs: an extensible editor", ["two"]),
+        ("VIM", ["vim", "three"]),  # the id comes before the head of a title
+        ("nano", ["four"]),
+        ("joe", ["five"]),
+        ("photo library", ["vim"]),
+    ],
+)
+def test_a_name_finds_its_document_first(named: SearchEngine, query: str, first: list[str], mode: Mode) -> None:
+    assert ids(named, query, mode=mode)[: len(first)] == first
+    explained = named.search(SearchRequest(query=query, mode=mode, explain=True, k=20)).hits
+    notes = [hit.explanation.note for hit in explained if hit.explanation]
+    note = "The query is the name of this document, its id or title, which puts it first."
+    assert notes[: len(first)] == [note] * len(first)
+    assert not any(notes[len(first) :])
+
+
+def test_documents_of_one_name_are_ordered_by_score(named: SearchEngine) -> None:
+    hits = named.search(SearchRequest(query="shared page", k=4)).hits
+    assert {hit.id for hit in hits} == {f"part-{number}" for number in range(1, 5)}
+    scores = [hit.score for hit in hits]
+    assert scores == sorted({*scores}, reverse=True)
+
+
+def test_a_name_changes_no_score(named: SearchEngine) -> None:
+    alone = {hit.id: hit.dense for hit in named.search(SearchRequest(query="emacs", k=100, mode="dense")).hits}
+    for explain in (False, True):
+        for hit in named.search(SearchRequest(query="emacs", k=30, explain=explain)).hits:
+            one = alone[hit.id]
+            assert hit.dense is not None
+            assert one is not None
+            assert hit.dense.score == pytest.approx(one.score, abs=1e-6)
+
+
+def test_what_is_no_name_puts_nothing_first(named: SearchEngine) -> None:
+    for query in ("chess game", "an extensible editor", "1984", "program"):
+        answer = named.search(SearchRequest(query=query, explain=True, k=20))
+        assert {hit.explanation.note for hit in answer.hits if hit.explanation} == {None}
+    assert "two" not in ids(named, "emacs", filter={"field": "year", "gt": 2002})
+    ordered = ids(named, "emacs", sort={"field": "year", "order": "desc"})
+    assert ordered[0] != "two"

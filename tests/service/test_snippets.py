@@ -1,10 +1,8 @@
 """Snippets are parts of the text as it stands, the best there are, with the query's words marked and no others."""
 
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from time import perf_counter
 
 import pytest
 from fastapi.testclient import TestClient
@@ -20,6 +18,7 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.snippets import LONGEST_READ, Snippets
 from lightretriever.service.search.words import WORD
+from tests.service.conftest import Noted
 from tests.support.wordings import raises
 
 WORDS = ["music", "player", "terminal", "search", "a", "the", "plays", "Übergröße", "日本", "x", "İ", "🎵"]
@@ -227,20 +226,10 @@ def test_a_field_that_is_no_text_has_no_snippet(engine: SearchEngine) -> None:
         assert set(hit.snippets or {}) == {"title"}
 
 
-def test_no_further_hits_are_begun_after_the_deadline(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the search goes on by a day with each text that is read; those of ten hits are read together."""
-    texts: list[str] = []
-    of = Snippets.of
-
-    def slow(maker: Snippets, given: Sequence[str], length: int) -> list[Snippet]:
-        texts.extend(given)
-        return of(maker, given, length)
-
-    monkeypatch.setattr(Snippets, "of", slow)
-    monkeypatch.setattr(
-        "lightretriever.service.search.request.perf_counter", lambda: perf_counter() + 86_400 * len(texts)
-    )
+def test_no_further_hits_are_begun_after_the_deadline(engine: SearchEngine, noted: Noted) -> None:
+    """Those of ten hits are read together."""
+    calls = noted(Snippets, "of", by_days=True)
     asked = {"query": "music", "k": 20, "snippets": {"fields": ["title", "text"]}}
     with raises(DeadlineError, naming="60000"):
         engine.search(SearchRequest.model_validate(asked))
-    assert len(texts) == 20
+    assert [len(texts) for _, texts, _ in calls] == [20]
