@@ -4,11 +4,12 @@ A *leg* is one way of ranking: it proposes documents with scores. A *backend* is
 document's ordinal is its position in the order of writing, from 0.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,7 @@ from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.execution.executor import Outcome
-from lightretriever.service.schemas import LegName
-
-if TYPE_CHECKING:
-    from lightretriever.service.backends.opensearch_legs import ClusterLegs
+from lightretriever.service.schemas import ClusterFacts, LegName
 
 __all__ = [
     "NO_ORDINALS",
@@ -223,39 +221,41 @@ class DocumentStore(Protocol):
         """Release the store. Idempotent."""
 
 
-class Backends(Protocol):
-    """Where a bundle is searched: on this machine, or on a cluster. Thread-safe. Times are those of `perf_counter`.
+class Backends(ABC):
+    """Where a bundle is searched: on this machine, or on a cluster. Thread-safe. Times are those of `perf_counter`."""
 
-    `legs` has what searches one leg alone. `splits_text` says whether a search of both legs takes a query with `text`
-    in place of terms.
-    """
-
+    name: str
+    """The library or server that reads the documents."""
     legs: dict[LegName, Leg]
-    splits_text: bool
+    """What searches one leg alone."""
+    documents: DocumentStore
+    splits_text = False
+    """Whether a search of both legs takes a query with `text` in place of terms."""
+    spellings: Spelling | None = None
+    """How the documents spell their words, if that is indexed."""
+    cluster: ClusterFacts | None = None
+    """The cluster and its index, if the legs are on one."""
+    live: LiveDocuments | None = None
+    """The documents to be written, if they can be."""
 
     @property
-    def name(self) -> str:
-        """The library or server that reads the documents."""
+    def problem(self) -> str | None:
+        """What keeps searches from all documents as they are now."""
+        return None if self.live is None else self.live.problem
 
-    @property
-    def documents(self) -> DocumentStore:
-        """Where the documents are."""
+    def probe(self) -> str | None:
+        """Return the `problem` that there is now, which may need a look at the cluster."""
+        return self.problem
 
-    @property
-    def spellings(self) -> Spelling | None:
-        """How the documents spell their words, if that is indexed."""
-
-    @property
-    def cluster(self) -> "ClusterLegs | None":
-        """The cluster's index, if the legs are on one."""
-
-    @property
-    def live(self) -> LiveDocuments | None:
-        """The documents to be written, if they can be."""
+    def present_index(self) -> str | None:
+        """Name the cluster's index that is to be searched now; None on this machine."""
+        return None
 
     def now(self) -> "Backends":
         """Return the backends of the documents as they are now, for a search to use to its end."""
+        return self
 
+    @abstractmethod
     def search(
         self,
         query: EncodedQuery,
@@ -266,11 +266,14 @@ class Backends(Protocol):
     ) -> LegResults:
         """Search these legs in parallel until `deadline`, each as `Leg.search` does. Every leg gets an outcome."""
 
+    @abstractmethod
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the vectors of documents (m,) as the index has them, quantised or not: (m, D) float32."""
 
     def within(self, deadline: float) -> AbstractContextManager[None]:
         """End by `deadline` what this thread asks of the documents in the block, where that can be ended."""
+        return nullcontext()
 
     def close(self) -> None:
         """Close the legs and the documents. Idempotent."""
+        self.documents.close()

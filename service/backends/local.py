@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -15,13 +14,13 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import DenseIndex, best_first, products
-from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, start_jvm
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.artifacts.sparse.vocabulary import Language
 from lightretriever.service.backends.base import (
     NO_ORDINALS,
+    Backends,
     DocumentFilter,
     EncodedQuery,
     Leg,
@@ -171,13 +170,12 @@ class RunningSearches:
         self.count = 0
 
 
-class LocalBackends:
-    """Implements `Backends`. Lucene searches in the calling thread, and ends by itself when it is late. Faiss can't be
+class LocalBackends(Backends):
+    """On this machine, Lucene searches in the calling thread, and ends by itself when it is late. Faiss can't be
     interrupted: it searches meanwhile in the lane `dense`, or before, in the calling thread, as `hands_over` says."""
 
-    name: Final = LuceneSparse.backend
-    cluster: Final = None
-    live: LiveDocuments | None = None
+    name = LuceneSparse.backend
+    documents: ImpactIndex
     splits_text = True
 
     def __init__(
@@ -201,10 +199,6 @@ class LocalBackends:
         self._search_bytes = 0 if dense is None else dense.search_bytes
         self._executor = executor
         self._running = running
-
-    def now(self) -> "LocalBackends":
-        """Return these: the documents of a bundle never change."""
-        return self
 
     def search(
         self,
@@ -274,14 +268,6 @@ class LocalBackends:
             raise ValueError("the bundle has no dense leg")
         return self._dense.vectors(ordinals)
 
-    def within(self, deadline: float) -> AbstractContextManager[None]:
-        """Do nothing: Lucene's documents can't be asked to end."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """Close the index. Faiss's is mapped into memory, and freed with its last reference."""
-        self.documents.close()
-
 
 def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegResults:
     """Return what the legs gave, with the hits of the sparse leg in place of what it found, and the query with its
@@ -297,7 +283,7 @@ def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegR
 
 
 class LiveBackends(LocalBackends):
-    """Implements `Backends` over one snapshot of a store, whatever is written meanwhile."""
+    """One snapshot of a store, whatever is written meanwhile."""
 
     live: "LiveStore"
 

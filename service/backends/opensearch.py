@@ -1,103 +1,139 @@
-"""The legs on an OpenSearch cluster, in an index that `lightretriever push` wrote.
+"""The legs and the documents on an OpenSearch cluster, in an index that `lightretriever push` wrote.
 
 An engine searches one index by its own name, never by the alias, so that all of an answer comes from the same documents
 while the alias is switched. `EngineHolder` then opens another engine.
 """
 
-from collections.abc import Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from math import inf
-from typing import Final
+from time import perf_counter
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cluster.aliases import only_index, read_meta
-from lightretriever.artifacts.cluster.client import ClusterAddress, connect
-from lightretriever.artifacts.cluster.schema import MAX_FOUND, IndexMeta, read_features
-from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
+from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
+from lightretriever.artifacts.cluster.live import LiveIndex
+from lightretriever.artifacts.cluster.queries import (
+    Query,
+    dense_search,
+    filter_query,
+    listing,
+    matching,
+    of_ordinals,
+    read_hits,
+    sparse_search,
+)
+from lightretriever.artifacts.cluster.schema import FIRST_LIVE, MAX_FOUND, IndexMeta, filter_field, read_features
+from lightretriever.artifacts.documents.bounds import MAX_COUNTED
+from lightretriever.artifacts.documents.fields import Order
+from lightretriever.artifacts.errors import BundleError, ClusterError, ClusterTimeoutError, TooManyValuesError
 from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB, start_jvm
 from lightretriever.service.backends.base import (
     NO_ORDINALS,
+    Backends,
     DocumentFilter,
+    DocumentsGoneError,
     EncodedQuery,
-    Leg,
     LegResults,
     Ordinals,
     ScoredDocuments,
     Scores,
+    UnavailableError,
+    check_count,
 )
-from lightretriever.service.backends.opensearch_legs import ClusterDocuments, ClusterLegs, result_of
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor, Outcome, split
-from lightretriever.service.schemas import LegName
+from lightretriever.service.schemas import ClusterFacts, LegName
 from lightretriever.service.settings import Settings
 
 __all__ = ["CLUSTER_LANE", "ClusterBackends", "open_cluster"]
 
-CLUSTER_LANE: Final = ClusterLegs.name
+T = TypeVar("T")
+CLUSTER_LANE: Final = "opensearch"
 """The lane for trips to the cluster."""
 
 _OPEN_S: Final = 10.0
+_PROBE_S: Final = 0.5  # time for a probe
+_BETWEEN_PROBES_S: Final = 1.0
+_MAX_NAMED: Final = 10  # documents, as in Java's DocumentFilter
+_DEADLINE: Final = ContextVar[float]("deadline", default=inf)
 
 
 class ClusterLeg:
-    """One leg of a `ClusterLegs`."""
+    """One leg of `ClusterBackends`."""
 
     backend: Final = CLUSTER_LANE
 
-    def __init__(self, group: ClusterLegs, name: LegName, documents: ClusterDocuments) -> None:
+    def __init__(self, backends: "ClusterBackends", name: LegName) -> None:
         self.name: LegName = name
-        self._group = group
-        self._documents = documents
+        self._backends = backends
 
     def search(
         self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
     ) -> ScoredDocuments:
         """Find the best `count` documents. TimeoutError at the `perf_counter` time `deadline`."""
-        return result_of(self._group.search([self.name], query, count, allowed, deadline)[0][self.name])
+        return result_of(self._backends.find([self.name], query, count, allowed, deadline)[0][self.name])
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents; 0.0 in the sparse leg for a document that shares no term."""
-        return self._group.scores(self.name, ordinals, query)
+        """Score given documents; 0.0 in the sparse leg for a document that shares no term. DocumentsGoneError for a
+        deleted one."""
+        self._backends.check(ordinals)
+        asked = self.asked(query, max(1, ordinals.size), of_ordinals(ordinals), every=True)
+        hits = read_hits(self.name, self._backends.ask_one(asked))
+        return np.array(_each(ordinals, dict(zip(*(part.tolist() for part in hits), strict=True))), np.float32)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the share of each token or term, from the documents' vectors or impacts."""
         if self.name == "dense":
-            return query.dense_shares(self.vectors(ordinals))
-        features = [read_features(source) for source in self._documents.sources(ordinals, "impacts")]
+            return query.dense_shares(self._backends.vectors(ordinals))
+        features = [read_features(source) for source in self._backends.documents.sources(ordinals, "impacts")]
         impacts = [[row.get(term, 0) for term in query.terms] for row in features]
         rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
         shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
         return shares
 
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        """Return the vectors of documents (m,) as the bundle has them, quantised or not: (m, D) float32."""
-        rows = np.array(self._documents.sources(ordinals, "vector"), np.float32)
-        return rows.reshape(-1, self._group.meta.dimension or 1)
+    def asked(self, query: EncodedQuery, count: int, allowed: DocumentFilter | None, *, every: bool = False) -> Query:
+        """Return the search for the best `count` documents, or for `every` one."""
+        if self.name == "sparse":
+            large = self._backends.meta.large
+            return sparse_search(query.terms, query.weights, count, allowed, large=large, every=every)
+        if query.dense is None:
+            raise ValueError("the query was encoded without its dense vector")
+        return dense_search(query.dense, count, allowed)
 
 
-class ClusterBackends:
-    """Implements `Backends`: all legs are searched in one trip to the cluster, in the lane `opensearch`."""
+class ClusterBackends(Backends):
+    """One index of a cluster. All legs are asked in one trip, in the lane `opensearch`."""
 
-    name: Final = CLUSTER_LANE
-    spellings: Final = None
-    splits_text = False
+    name = CLUSTER_LANE
+    documents: "ClusterDocuments"
+    cluster: ClusterFacts
 
-    def __init__(self, cluster: ClusterLegs, legs: Collection[LegName], executor: Executor) -> None:
-        """`close` closes the connections."""
-        self.cluster = cluster
-        self.live = cluster.live
-        self.documents = ClusterDocuments(cluster)
-        self._by_name = {name: ClusterLeg(cluster, name, self.documents) for name in legs}
-        self.legs: dict[LegName, Leg] = {**self._by_name}
-        self._executor = executor
-
-    def now(self) -> "ClusterBackends":
-        """Return these: the cluster has the documents."""
-        return self
+    def __init__(
+        self,
+        cluster: Cluster,
+        meta: IndexMeta,
+        facts: ClusterFacts,
+        legs: Collection[LegName],
+        executor: Executor,
+        timeout_s: float,
+    ) -> None:
+        """`timeout_s` is the time for a trip without a deadline. `close` closes the connections."""
+        self.meta, self.cluster = meta, facts
+        self.live = LiveIndex(cluster, facts.alias, facts.index, meta)
+        self.documents = ClusterDocuments(self)
+        self._legs = {name: ClusterLeg(self, name) for name in legs}
+        self.legs = {**self._legs}
+        self._connections, self._executor, self._timeout_s = cluster, executor, timeout_s
+        self._unreachable: str | None = None
+        self._lost: str | None = None
+        self._probed = -_BETWEEN_PROBES_S
 
     def search(
         self,
@@ -108,23 +144,220 @@ class ClusterBackends:
         deadline: float,
     ) -> LegResults:
         """Search these legs until the `perf_counter` time `deadline`. Every leg gets an outcome."""
-        trip = partial(self.cluster.search, list(legs), query, count, allowed, deadline)
+        trip = partial(self.find, list(legs), query, count, allowed, deadline)
         whole = self._executor.gather({CLUSTER_LANE: trip}, deadline)[CLUSTER_LANE]
         hits, named = (None, NO_ORDINALS) if whole.value is None else whole.value
         outcome = Outcome(hits, whole.reason, whole.error, whole.started, whole.ended, whole.handed_s)
         return LegResults(split(outcome, legs), query, named=named)
 
+    def find(
+        self, names: Sequence[LegName], query: EncodedQuery, count: int, allowed: DocumentFilter | None, deadline: float
+    ) -> tuple[dict[LegName, ScoredDocuments | Exception], Ordinals]:
+        """Find the best `count` documents of each leg, and those that the query names. A leg that fails has an
+        exception in place of its result, TimeoutError if it is late; if all fail, it is raised. ValueError if `count`
+        is below 1."""
+        check_count(count)
+        searches: list[tuple[str, Query]] = [(name, self._legs[name].asked(query, count, allowed)) for name in names]
+        for condition in query.named:
+            searches.append(("named", listing(matching(filter_query(condition), allowed), None, 0, _MAX_NAMED + 1)))
+        legs, named = dict[LegName, ScoredDocuments | Exception](), list[int]()
+        for name, answer in zip([*names, *query.named], self.ask(searches, deadline), strict=True):
+            if not isinstance(name, tuple):
+                legs[name] = answer if isinstance(answer, Exception) else ScoredDocuments(*read_hits(name, answer))
+            elif not isinstance(answer, Exception) and len(hits := answer["hits"]["hits"]) <= _MAX_NAMED:
+                named += [hit["fields"]["ordinal"][0] for hit in hits]
+        return legs, np.array(list(dict.fromkeys(named)), np.int64)
+
     def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
         """Return the vectors of documents (m, D), as the bundle has them."""
-        return self._by_name["dense"].vectors(ordinals)
+        rows = np.array(self.documents.sources(ordinals, "vector"), np.float32)
+        return rows.reshape(-1, self.meta.dimension or 1)
 
-    def within(self, deadline: float) -> AbstractContextManager[None]:
-        """End by `deadline` what this thread asks of the documents in the block."""
-        return self.cluster.within(deadline)
+    def ask_one(self, search: Query) -> Query:
+        """Send one search, and give its answer."""
+        return result_of(self.ask([("documents", search)])[0])
+
+    def ask(self, searches: Iterable[tuple[str, Query]], deadline: float = inf) -> list[Query | Exception]:
+        """Send searches, each with its leg, in one trip. Give each one's answer or exception; raise the first if all
+        fail."""
+        deadline = min(deadline, _DEADLINE.get())
+        left = self._timeout_s if deadline == inf else deadline - perf_counter()
+        if left <= 0:
+            raise TimeoutError("There was no time left to ask the cluster.")
+        # Partial results would lack a lost shard without an error.
+        header = {"index": self.cluster.index, "allow_partial_search_results": False}
+        body = [line for _, search in searches for line in (header, search)]
+        params = {"cancel_after_time_interval": f"{max(1, round(left * 1e3))}ms"}
+        try:
+            with self._connections.translated():
+                answer = self._connections.client.msearch(body=body, params=params, request_timeout=left)
+        except ClusterTimeoutError as error:  # its deadline may have been short, so this is no problem of the cluster's
+            raise TimeoutError(str(error)) from error
+        except ClusterError as error:
+            self._unreachable = str(error)
+            raise UnavailableError(str(error)) from error
+        self._unreachable = None
+        answers = [self._failure(entry) if "error" in entry else entry for entry in answer["responses"]]
+        failed = [failure for failure in answers if isinstance(failure, Exception)]
+        lost = [failure for failure in failed if isinstance(failure, UnavailableError)]
+        if len(failed) < len(answers):
+            self._lost = None
+        elif len(lost) == len(answers):
+            self._lost = str(lost[0])
+        if failed and len(failed) == len(answers):
+            raise failed[0]
+        return answers
+
+    @contextmanager
+    def within(self, deadline: float) -> Iterator[None]:
+        """End the trips that this thread makes in the block, and that have no time of their own, by `deadline`."""
+        before = _DEADLINE.set(deadline)
+        try:
+            yield
+        finally:
+            _DEADLINE.reset(before)
+
+    def check(self, ordinals: Ordinals) -> None:
+        """ValueError for an ordinal that no document can have."""
+        outside = ordinals[(ordinals < 0) | ((ordinals >= self.meta.documents) & (ordinals < FIRST_LIVE))]
+        if outside.size:
+            raise ValueError(f"document {outside[0]} is outside 0..{self.meta.documents - 1}")
+
+    @property
+    def problem(self) -> str | None:
+        """Why the cluster did not answer the last trip, or what of the index was lost at the last search."""
+        return self._unreachable or self._lost
+
+    def probe(self) -> str | None:
+        """Search for nothing, unless another probe has begun within the last second, and return the `problem`."""
+        now = perf_counter()
+        if now >= self._probed + _BETWEEN_PROBES_S:
+            self._probed = now
+            with suppress(ClusterError, UnavailableError, TimeoutError):  # it is a problem then, or only late
+                self.ask([("documents", {"size": 0, "track_total_hits": False})], now + _PROBE_S)
+        return self.problem
+
+    def present_index(self) -> str:
+        """Name the index that the alias stands for now; the one that is searched if the cluster can't be asked, or if
+        the alias does not stand for one index."""
+        try:
+            indexes = indexes_of(self._connections, self.cluster.alias)
+        except ClusterError as error:
+            self._unreachable = str(error)
+            return self.cluster.index
+        self._unreachable = None
+        return indexes[0] if len(indexes) == 1 else self.cluster.index
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
-        self.documents.close()
+        self._connections.close()
+
+    def _failure(self, entry: Query) -> Exception:
+        error, status = entry["error"], int(entry["status"])
+        cause = (error.get("root_cause") or [error])[0] if isinstance(error, dict) else {"reason": error}
+        reason = f"{cause.get('type')}: {cause.get('reason')}"
+        message = f"The cluster {self.cluster.address} answered {status} for {self.cluster.index}: {reason:.300}"
+        if "cancel" in reason:  # by `cancel_after_time_interval`
+            return TimeoutError(message)
+        return UnavailableError(message) if status in (404, 429) or status >= 500 else ClusterError(message)
+
+
+class ClusterDocuments:
+    """The documents of one index: a `DocumentStore`."""
+
+    def __init__(self, backends: ClusterBackends) -> None:
+        self.count = backends.meta.documents
+        self._backends = backends
+
+    def spread(self, count: int) -> Ordinals:
+        """Return the ordinals of up to `count` documents of the bundle from all over it, ascending."""
+        return np.linspace(0, self.count - 1, min(count, self.count)).astype(np.int64)
+
+    def documents(self, ordinals: Ordinals) -> list[bytes]:
+        """Return the JSON of documents (m,). ValueError for an unknown ordinal."""
+        return [raw.encode() for raw in self.sources(ordinals, "raw")]
+
+    def sources(self, ordinals: Ordinals, field: str) -> list[Any]:
+        """Return a field of documents (m,), in the order given. ValueError for an unknown ordinal, DocumentsGoneError
+        if some were deleted."""
+        self._backends.check(ordinals)
+        values: dict[int, Any] = {}
+        for start in range(0, ordinals.size, MAX_FOUND):
+            part = ordinals[start : start + MAX_FOUND]
+            query = {"constant_score": {"filter": of_ordinals(part)}}
+            hits = self._hits({"size": part.size, "query": query, "_source": [field], "docvalue_fields": ["ordinal"]})
+            values |= {hit["fields"]["ordinal"][0]: hit["_source"].get(field) for hit in hits}
+        return _each(ordinals, values)
+
+    def ordinal(self, document_id: str) -> int | None:
+        """Return the ordinal of the document with this id, None if there is none."""
+        try:
+            document_id.encode()
+        except UnicodeEncodeError:
+            return None  # an id that is no Unicode text can't have been indexed
+        query = {"ids": {"values": [document_id]}}
+        hits = self._hits({"size": 1, "query": query, "_source": False, "docvalue_fields": ["ordinal"]})
+        return int(hits[0]["fields"]["ordinal"][0]) if hits else None
+
+    def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
+        """Return all terms (n,) of a document, in order, and their impacts (n,) int32."""
+        features = sorted(read_features(self.sources(np.array([ordinal]), "impacts")[0]).items())
+        return [term for term, _ in features], np.array([impact for _, impact in features], np.int32)
+
+    def of(self, ordinals: Ordinals) -> DocumentFilter:
+        """Return the query that documents (m,) match."""
+        self._backends.check(ordinals)
+        return of_ordinals(ordinals)
+
+    def counts(self, field: str, allowed: DocumentFilter | None) -> list[tuple[str, int]]:
+        """Count the values of a keyword field in the documents `allowed`. TooManyValuesError for more than 10,000."""
+        values = {"terms": {"field": filter_field(field), "size": MAX_COUNTED}}
+        answer = self._backends.ask_one({"size": 0, "query": matching(allowed), "aggs": {"values": values}})
+        counted = answer["aggregations"]["values"]
+        if counted["sum_other_doc_count"]:
+            raise TooManyValuesError(field, MAX_COUNTED)
+        counts = [(bucket["key"], bucket["doc_count"]) for bucket in counted["buckets"]]
+        return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
+
+    def where(self, condition: Sequence[str]) -> DocumentFilter:
+        """Return the query that documents of a condition match."""
+        return filter_query(condition)
+
+    def totals(self, chosen: Sequence[DocumentFilter | None], allowed: DocumentFilter | None = None) -> list[int]:
+        """Return the number of documents in each set, of those `allowed`, all in one trip; None: all documents."""
+        searches = [{"size": 0, "track_total_hits": True, "query": matching(part, allowed)} for part in chosen]
+        answers = self._backends.ask(("documents", search) for search in searches)
+        return [int(result_of(answer)["hits"]["total"]["value"]) for answer in answers]
+
+    def listed(
+        self, allowed: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
+    ) -> Ordinals:
+        """Return the documents (m,) from the one at `offset` on, up to `count`, in an order, or by ordinal. The trip
+        ends by the time of `ClusterBackends.within`, so `seconds` ends nothing."""
+        hits = self._hits(listing(allowed, order, offset, count))
+        return np.array([hit["fields"]["ordinal"][0] for hit in hits], np.int64)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._backends.close()
+
+    def _hits(self, search: Query) -> list[Query]:
+        hits: list[Query] = self._backends.ask_one({**search, "track_total_hits": False})["hits"]["hits"]
+        return hits
+
+
+def result_of(outcome: T | Exception) -> T:
+    """Return a result, or raise the exception in its place."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _each(ordinals: Ordinals, values: Mapping[int, T]) -> list[T]:
+    """Return the value of each document. DocumentsGoneError for those that have none."""
+    if gone := [ordinal for ordinal in ordinals.tolist() if ordinal not in values]:
+        raise DocumentsGoneError(gone)
+    return [values[ordinal] for ordinal in ordinals.tolist()]
 
 
 def open_cluster(bundle: Bundle, settings: Settings, executor: Executor) -> ClusterBackends:
@@ -161,7 +394,9 @@ def open_cluster(bundle: Bundle, settings: Settings, executor: Executor) -> Clus
         raise
     names: list[LegName] = ["sparse"] if bundle.manifest.dense is None else ["dense", "sparse"]
     executor.add(CLUSTER_LANE, settings.threads(), patience_s=deadline_s)
-    return ClusterBackends(ClusterLegs(cluster, alias, index, meta, deadline_s), names, executor)
+    version = ".".join(map(str, cluster.version))
+    facts = ClusterFacts(address=cluster.name, version=version, alias=alias, index=index, engine=meta.engine)
+    return ClusterBackends(cluster, meta, facts, names, executor, deadline_s)
 
 
 def _check(meta: IndexMeta, bundle: Bundle, alias: str, index: str) -> None:

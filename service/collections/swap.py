@@ -174,8 +174,7 @@ class EngineHolder:
         return self._looked == before and (self._looked != self._handled or monotonic() > self._retry_at)
 
     def _source(self, folder: Path) -> _Source:
-        group = self.engine.parts.backends.cluster
-        return _signature(folder), None if group is None else group.present_index()
+        return _signature(folder), self.engine.parts.backends.present_index()
 
     def _reload(self, folder: Path, request: "Future[bool]") -> None:
         """Serve the folder's present bundle, and complete `request`."""

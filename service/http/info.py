@@ -65,7 +65,7 @@ def info_of(engine: SearchEngine, collections: list[str]) -> schemas.Info:
         bundle=bundle_facts(engine),
         collections=collections if len(collections) > 1 else [],
         legs={name: schemas.LegFacts(backend=leg.backend) for name, leg in backends.legs.items()},
-        cluster=None if backends.cluster is None else backends.cluster.facts,
+        cluster=backends.cluster,
         document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.encoders.name,
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},

@@ -117,8 +117,7 @@ async def readyz(request: Request) -> Response:
     the cluster does not answer, if there is one."""
     holders = [holder_of(request)] if COLLECTION in request.scope["state"] else [*state_of(request).collections]
     for holder in holders:
-        if (group := holder.engine.parts.backends.cluster) is not None:
-            await asyncio.to_thread(group.probe)
+        await asyncio.to_thread(holder.engine.parts.backends.probe)
         holder.engine.require_ready()
     engine = holders[0].engine
     warnings = dict.fromkeys(warning for holder in holders for warning in _warnings(holder.engine))

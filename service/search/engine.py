@@ -238,9 +238,7 @@ class SearchEngine:
         self._require_open()
         if not self._warm:
             raise NotReadyError("The service warms up. Try again in a moment.")
-        if self.parts.backends.cluster is not None and (problem := self.parts.backends.cluster.problem):
-            raise NotReadyError(problem)
-        if self.parts.backends.live is not None and (problem := self.parts.backends.live.problem):
+        if problem := self.parts.backends.problem:
             raise NotReadyError(problem)
         if stuck := [name for name in self.parts.executor.stuck if name not in _NOT_NEEDED]:
             raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")

@@ -102,7 +102,7 @@ class Parts:
     @property
     def index(self) -> str | None:
         """The cluster's index that is searched; None on this machine."""
-        return None if self.backends.cluster is None else self.backends.cluster.facts.index
+        return None if self.backends.cluster is None else self.backends.cluster.index
 
     def close(self) -> None:
         """Refuse calls and close the backends. Running calls end in their threads."""
