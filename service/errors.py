@@ -6,7 +6,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from lightretriever.artifacts.errors import LightRetrieverError
 
@@ -56,11 +56,19 @@ class SettingsError(LightRetrieverError):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """An error in one field. `field` is its path (`fusion.weights.dense`), `value` a JSON-safe echo."""
+    """An error in one field. `field` is its path (`fusion.weights.dense`), `value` a short echo that JSON has, None for
+    a value that has none."""
 
     field: str
     message: str
-    value: str | int | float | bool | None = None
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        value = self.value
+        if isinstance(value, int) and abs(value) >= 2**53:
+            value = str(value)
+        value = shortened(value) if isinstance(value, str) else value
+        object.__setattr__(self, "value", value if isinstance(value, str | int | float) else None)
 
 
 class ServiceError(LightRetrieverError):
@@ -95,6 +103,11 @@ class ServiceError(LightRetrieverError):
         first, total = errors[0], max(len(errors), count or 0)
         more = f" ({total - 1} more)" if total > 1 else ""
         return cls(f"{first.field}: {first.message}{more}", errors[:MAX_FIELD_ERRORS])
+
+    @classmethod
+    def at(cls, field: str, message: str, value: object = None) -> Self:
+        """Make the error of one field."""
+        return cls.at(field, message, value)
 
     def within(self, path: str) -> Self:
         """Return the same error for a part of the request, such as `searches.3`."""

@@ -9,7 +9,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, SearchMode
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.errors import FieldError, UnsearchableError, shortened
+from lightretriever.service.errors import UnsearchableError
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
@@ -98,5 +98,5 @@ class _GivenQueries(QueryEncoder):
         query = self._queries[text]
         if dense and query.dense is None:
             reason = "the query model's vector of this text is zero, so no document is nearer than another"
-            raise UnsearchableError.of(FieldError(field, reason, shortened(text)))
+            raise UnsearchableError.at(field, reason, text)
         return EncodedQuery.of_model(query.terms, query.weights, query.dense if dense else None)

@@ -18,15 +18,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lightretriever.service import errors
 from lightretriever.service.collections.collections import DEFAULT, Collections
 from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.errors import (
-    InternalError,
-    MethodNotAllowedError,
-    NotFoundError,
-    ServiceError,
-    SettingsError,
-)
 from lightretriever.service.execution.watching import keep_reading
 from lightretriever.service.http.handling import COLLECTION
 from lightretriever.service.http.middleware import Envelope
@@ -179,7 +173,7 @@ def _tracing() -> "Tracing | None":
     try:
         from lightretriever.service.http.tracing import Tracing
     except ModuleNotFoundError as error:
-        raise SettingsError(
+        raise errors.SettingsError(
             f"{variable} in the environment is set, but the package of {error.name!r} is not installed.",
             remedy="Install the extra: pip install 'lightretriever-search[tracing]', or unset it.",
         ) from error
@@ -200,7 +194,7 @@ async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | 
             with cold[0].lease() as engine:
                 await asyncio.to_thread(engine.warm_up, stop)
         except Exception as error:  # try again, as long as the service runs
-            _log.error("warm-up failed: %s", error, exc_info=not isinstance(error, ServiceError))
+            _log.error("warm-up failed: %s", error, exc_info=not isinstance(error, errors.ServiceError))
             await asyncio.sleep(_WARM_UP_PAUSE_S)
         else:
             cold.pop(0)
@@ -208,13 +202,13 @@ async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | 
         on_ready()
 
 
-def _routing_error(scope: Scope, error: HTTPException) -> ServiceError:
-    if error.status_code == MethodNotAllowedError.status:
+def _routing_error(scope: Scope, error: HTTPException) -> errors.ServiceError:
+    if error.status_code == errors.MethodNotAllowedError.status:
         there = (route for route in scope["router"].routes if route.matches(scope)[0] != Match.NONE)
         allowed = ", ".join(sorted({method for route in there for method in route.methods}))
-        refused = MethodNotAllowedError(f"{scope['method']} is not possible here, only {allowed}.")
+        refused = errors.MethodNotAllowedError(f"{scope['method']} is not possible here, only {allowed}.")
         refused.headers = {"allow": allowed}
         return refused
-    if error.status_code == NotFoundError.status:
-        return NotFoundError("There is no such path. The paths are listed at /openapi.json.")
-    return InternalError(str(error.detail))
+    if error.status_code == errors.NotFoundError.status:
+        return errors.NotFoundError("There is no such path. The paths are listed at /openapi.json.")
+    return errors.InternalError(str(error.detail))

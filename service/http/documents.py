@@ -10,14 +10,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
 
 from lightretriever.artifacts.live.documents import Change, Result
-from lightretriever.service import schemas
-from lightretriever.service.errors import (
-    DeadlineError,
-    DocumentNotFoundError,
-    FieldError,
-    InvalidRequestError,
-    shortened,
-)
+from lightretriever.service import errors, schemas
 from lightretriever.service.http.handling import admitted, answered, begin, clock_of, enter, in_thread
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
 from lightretriever.service.http.openapi import READ, WRITE, describe, parameter
@@ -123,7 +116,7 @@ async def change(request: Request) -> Response:
     version, _ = _options(request)
     if version is not None:
         message = "it is for one document; each line has its own `version`"
-        raise InvalidRequestError.of(FieldError("if-match", message, shortened(version)))
+        raise errors.InvalidRequestError.at("if-match", message, version)
 
     def read(engine: SearchEngine) -> list[Change]:
         return read_lines(engine, parse_documents(body, schemas.DocumentLine))
@@ -136,7 +129,7 @@ async def change(request: Request) -> Response:
     **describe(
         "Delete a document",
         answer=schemas.DocumentDeleted,
-        errors=(*WRITE, DocumentNotFoundError),
+        errors=(*WRITE, errors.DocumentNotFoundError),
         parameters=[_ID, _IF_MATCH, _REFRESH],
         tag="operation",
     ),
@@ -198,7 +191,9 @@ async def _changed(
             await asyncio.sleep(pause)
             pause = min(1.5 * pause, _MAX_POLL_S)
     except asyncio.CancelledError as error:
-        raise DeadlineError("The change was made, but the service stops, and another process may lack it.") from error
+        raise errors.DeadlineError(
+            "The change was made, but the service stops, and another process may lack it."
+        ) from error
     return answered
 
 
@@ -219,15 +214,15 @@ def _options(request: Request) -> tuple[str | None, bool]:
     for name, value in request.query_params.multi_items():
         if (name, value) != ("refresh", _WAIT):
             message = f"there is no such parameter, only refresh={_WAIT}"
-            raise InvalidRequestError.of(FieldError(shortened(name), message, shortened(value)))
+            raise errors.InvalidRequestError.at(errors.shortened(name), message, value)
     if (refused := request.headers.get("if-none-match")) is not None:
         message = "no write takes this header; for a document that is there, If-Match names its version"
-        raise InvalidRequestError.of(FieldError("if-none-match", message, shortened(refused)))
+        raise errors.InvalidRequestError.at("if-none-match", message, refused)
     version = request.headers.get("if-match")
     if version is None:
         return None, bool(request.query_params)
     match = _ETAG.fullmatch(version.strip())
     if match is None:
         message = 'expected the ETag of a document, in quotation marks, such as "120.1.5e884898da28"'
-        raise InvalidRequestError.of(FieldError("if-match", message, shortened(version)))
+        raise errors.InvalidRequestError.at("if-match", message, version)
     return match[1], bool(request.query_params)

@@ -14,16 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lightretriever.artifacts.documents.strict_json import read_object
-from lightretriever.service.errors import (
-    BodyTimeoutError,
-    BodyTooLargeError,
-    FieldError,
-    InvalidBodyError,
-    InvalidRequestError,
-    MediaTypeError,
-    ServiceError,
-    shortened,
-)
+from lightretriever.service import errors
 from lightretriever.service.http.problems import PROBLEM_JSON, field_errors, problem
 from lightretriever.service.schemas import SearchRequest
 
@@ -66,7 +57,7 @@ async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float
         async with asyncio.timeout(deadline_ms / 1e3):
             body = await _read(request, max_body_bytes)
     except TimeoutError as error:
-        raise BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
+        raise errors.BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
     if not packed:
         return body
     with request.app.state.admission.enter():
@@ -87,22 +78,22 @@ def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
         unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:
         message = "the address is not UTF-8: encode the text as UTF-8 and then in per cent, such as caf%C3%A9"
-        raise InvalidRequestError.of(FieldError("q", message)) from error
+        raise errors.InvalidRequestError.at("q", message) from error
     for name, value in parameters.multi_items():
         field = ADDRESS_FIELDS.get(name)
         if field is None or field in search:
             names = ", ".join(ADDRESS_FIELDS)
             message = f"there is no such parameter, only {names}" if field is None else "the parameter is there twice"
-            raise InvalidRequestError.of(FieldError(shortened(name), message, shortened(value)))
+            raise errors.InvalidRequestError.at(errors.shortened(name), message, value)
         search[field] = int(value) if _WHOLE.fullmatch(value) and field in ("k", "offset") else value
     if not search.keys() & {"query", "like"}:
-        raise InvalidRequestError.of(FieldError("q", "the field is required, unless there is like"))
+        raise errors.InvalidRequestError.at("q", "the field is required, unless there is like")
     try:
         return SearchRequest.model_validate(search)
     except ValidationError as error:
         named = {field: name for name, field in ADDRESS_FIELDS.items()}
-        wrong = (FieldError(named[item.field], item.message, item.value) for item in field_errors(error))
-        raise InvalidRequestError.of(*wrong) from error
+        wrong = (errors.FieldError(named[item.field], item.message, item.value) for item in field_errors(error))
+        raise errors.InvalidRequestError.of(*wrong) from error
 
 
 def parse_document(body: bytes, model: type[M]) -> M:
@@ -110,7 +101,7 @@ def parse_document(body: bytes, model: type[M]) -> M:
     try:
         content = read_object(body, around=1)
     except ValueError as error:
-        raise InvalidBodyError(f"The document can't be read: {error}.") from error
+        raise errors.InvalidBodyError(f"The document can't be read: {error}.") from error
     return _validated(content, model)
 
 
@@ -120,14 +111,16 @@ def parse_documents(body: bytes, model: type[M]) -> list[M]:
     for number, line in enumerate(filter(bytes.strip, body.split(b"\n"))):
         try:
             read.append(parse_document(line, model))
-        except ServiceError as error:
+        except errors.ServiceError as error:
             raise error.within(f"lines.{number}") from error
     if not read:
-        raise InvalidRequestError.of(FieldError("body", "there is no line in it; send one document on each"))
+        raise errors.InvalidRequestError.of(
+            errors.FieldError("body", "there is no line in it; send one document on each")
+        )
     return read
 
 
-def problem_response(error: ServiceError, *, instance: str, request_id: str) -> Response:
+def problem_response(error: errors.ServiceError, *, instance: str, request_id: str) -> Response:
     """Return an error as application/problem+json."""
     body = orjson.dumps(problem(error, instance=instance, request_id=request_id))
     return Response(body, error.status, error.headers, media_type=PROBLEM_JSON)
@@ -141,11 +134,11 @@ def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
 def _loaded(body: bytes) -> Any:
     if body.count(b",") > _MAX_COMMAS:
         message = f"there are more than {_MAX_COMMAS:,} commas in it; send fewer values"
-        raise InvalidRequestError.of(FieldError("body", message))
+        raise errors.InvalidRequestError.at("body", message)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidBodyError(f"The body is not JSON: {error}.") from error
+        raise errors.InvalidBodyError(f"The body is not JSON: {error}.") from error
 
 
 def _validated(content: Any, model: type[M]) -> M:
@@ -154,8 +147,10 @@ def _validated(content: Any, model: type[M]) -> M:
     except ValidationError as error:
         count = error.error_count()
         if count > _MAX_WRONG:
-            raise InvalidRequestError.of(FieldError("body", f"{count:,} fields or values in it are wrong")) from None
-        raise InvalidRequestError.of(*field_errors(error), count=count) from error
+            raise errors.InvalidRequestError.of(
+                errors.FieldError("body", f"{count:,} fields or values in it are wrong")
+            ) from None
+        raise errors.InvalidRequestError.of(*field_errors(error), count=count) from error
 
 
 def _check_media_type(request: Request, media: str) -> bool:
@@ -163,10 +158,12 @@ def _check_media_type(request: Request, media: str) -> bool:
     declared = ", ".join(request.headers.getlist("content-type"))
     if declared.partition(";")[0].strip().lower() != media:
         shown = repr(declared[:100]) if declared else "missing"
-        raise MediaTypeError(f"The header Content-Type is {shown}; send the body as {media}.")
+        raise errors.MediaTypeError(f"The header Content-Type is {shown}; send the body as {media}.")
     encoding = ", ".join(request.headers.getlist("content-encoding"))
     if encoding.strip().lower() not in ("", "identity", "gzip", "x-gzip"):
-        raise MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send the body plain or as gzip.")
+        raise errors.MediaTypeError(
+            f"The header Content-Encoding is {encoding[:100]!r}; send the body plain or as gzip."
+        )
     return "gzip" in encoding.lower()
 
 
@@ -189,13 +186,17 @@ def _unpacked(body: bytes, limit: int) -> bytes:
     try:
         content = unpacker.decompress(body, limit + 1)
     except zlib.error as error:
-        raise InvalidBodyError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
+        raise errors.InvalidBodyError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
     if len(content) > limit:
         raise _too_large(limit)
     if not unpacker.eof or unpacker.unused_data:
-        raise InvalidBodyError("The body's gzip data is cut off, or something follows it; pack it as one member.")
+        raise errors.InvalidBodyError(
+            "The body's gzip data is cut off, or something follows it; pack it as one member."
+        )
     return content
 
 
-def _too_large(limit: int) -> BodyTooLargeError:
-    return BodyTooLargeError(f"The body is over the limit of {limit} bytes. Send fewer or shorter searches at once.")
+def _too_large(limit: int) -> errors.BodyTooLargeError:
+    return errors.BodyTooLargeError(
+        f"The body is over the limit of {limit} bytes. Send fewer or shorter searches at once."
+    )

@@ -71,7 +71,7 @@ def field_errors(error: ValidationError) -> list[FieldError]:
 def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, ...]], model: str) -> FieldError:
     loc, kind = item["loc"], item["type"]
     path = [str(part) for before, part in zip(("", *loc), loc, strict=False) if before != _UNION and part not in TAGS]
-    message, value = shortened(item["msg"].removeprefix("Value error, "), _MAX_MESSAGE), _echo(item["input"])
+    message, value = shortened(item["msg"].removeprefix("Value error, "), _MAX_MESSAGE), item["input"]
     if kind == "extra_forbidden":
         message = "there is no such field" + _meant(loc, item["input"], nameless, model)
     elif kind in ("model_type", "model_attributes_type", "dict_type"):
@@ -87,7 +87,7 @@ def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, 
         message, value = f"the field is required{hint}", None
     elif kind == "union_tag_invalid":
         # Pydantic's own message repeats the whole tag, which may be long.
-        message, value = f"must be one of {item['ctx']['expected_tags']}", _echo(item["input"]["method"])
+        message, value = f"must be one of {item['ctx']['expected_tags']}", item["input"]["method"]
     if kind.startswith("union_tag"):
         path.append("method")
     return FieldError(shortened(".".join(path) or "body"), message, value)
@@ -118,11 +118,3 @@ def _object(loc: tuple[str | int, ...], value: object) -> str:
     if text is not None:
         examples |= {"fusion": f'{{"method": "{text.lower()}"}}', "sort": f'{{"field": "{text}"}}'}
     return f": write {examples[name]}" if name in examples else ""
-
-
-def _echo(value: object) -> str | int | float | bool | None:
-    if isinstance(value, bool | float | None):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**53 else str(value)
-    return shortened(value) if isinstance(value, str) else None

@@ -1,7 +1,7 @@
 """Stage times and counters. One clock per request feeds both the answer's timings and the metrics."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.service.execution.executor import Lane
 
-__all__ = ["METRICS_FOLDER", "Mark", "Metrics", "Stage", "StageClock"]
+__all__ = ["METRICS_FOLDER", "EngineState", "Mark", "Metrics", "Stage", "StageClock"]
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable that prometheus_client reads on import: the folder in which several processes share metrics."""
@@ -87,14 +87,14 @@ class StageClock:
         return stages | {"total": round(self.total() * 1e3, 4)}
 
 
-class _Described(NamedTuple):
-    """The state of a collection: its bundle, the documents in and beside it, its rules, its readiness, its lanes."""
+class EngineState(NamedTuple):
+    """What the gauges say of an engine: the documents in its bundle, those written beside it, 1 if its rules are
+    refused, 1 if it is ready, and its lanes."""
 
-    labels: tuple[str, ...]
     documents: int
-    written: Callable[[], int]
-    rules_refused: Callable[[], float]
-    ready: Callable[[], float]
+    written: int
+    rules_refused: bool
+    ready: bool
     lanes: Mapping[str, Lane]
 
 
@@ -104,12 +104,27 @@ class Metrics:
     def __init__(self) -> None:
         folder = os.environ.get(METRICS_FOLDER)
         self._folder = Path(folder) if folder else None
-        self._described: dict[str, _Described] = {}
+        self._described: dict[str, tuple[tuple[str, ...], Callable[[], EngineState]]] = {}
         self.registry = CollectorRegistry()
         if self._folder is None:
             ProcessCollector(registry=self.registry)
-        self._count_states()
-        self._count_faults()
+        labels = ("name", "version", "created", "model", "corpus", "query_weights")
+        self._bundle = self._gauge("bundle_info", "The bundle that is served.", "livemax", *labels)
+        self._documents = self._gauge("documents", "Documents in the bundles.", "livemax")
+        text = "Documents written beside the bundles, every version of each, until a compaction."
+        self._written = self._gauge("live_documents", text, "livemax")
+        text = "1 while the file of rules can't be used and the rules before are in force, else 0."
+        self._rules_refused = self._gauge("rules_refused", text, "livemax")
+        self.ready = self._gauge("ready", "1 while /readyz answers 200, else 0.", "livemin")
+        self.in_flight = self._gauge("requests_in_flight", "Requests running or waiting.", "livesum")
+        self.abandoned = self._gauge("abandoned_calls", "Abandoned calls that still hold a thread.", "livesum", "lane")
+        self.errors = self._counter("errors", "Answers that were errors, by kind.", "kind")
+        self.degraded = self._counter("degraded", "Searches answered without a leg or the reranker.", "leg", "reason")
+        text = "Searches in which a leg did not score the other leg's candidates."
+        self.unscored = self._counter("unscored", text, "leg", "reason")
+        self.swaps = self._counter("swaps", "Bundles swapped in while serving, or refused.", "result")
+        for result in ("swapped", "refused"):
+            self.swaps.labels(result)
         text = "Time from a request's arrival to the start of its answer."
         requests = self._times("request", text, "route", "status")
         self.request: Callable[[str, int], Histogram] = cache(lambda route, status: requests.labels(route, str(status)))
@@ -120,45 +135,30 @@ class Metrics:
             self._stage(stage, "")
         self._searches = self._times("search", "Time of a whole search, including waiting, without HTTP.")
 
-    def describe(
-        self,
-        collection: str,
-        manifest: Manifest,
-        ready: Callable[[], float],
-        lanes: Mapping[str, Lane],
-        written: Callable[[], int] = int,
-        rules_refused: Callable[[], float] = float,
-    ) -> None:
-        """Describe another engine of a collection: its bundle, its readiness, its abandoned calls, the documents
-        written beside the bundle, and whether its rules are refused."""
-        labels = (
-            manifest.name,
-            manifest.digest,
-            manifest.created,
-            manifest.model.name,
-            manifest.corpus.name,
-            manifest.sparse.query_weights,
-        )
-        before = self._described.get(collection)
-        self._described[collection] = _Described(labels, manifest.documents, written, rules_refused, ready, lanes)
-        if before is not None and all(state.labels != before.labels for state in self._described.values()):
-            self._bundle.labels(*before.labels).set(0)
+    def describe(self, collection: str, manifest: Manifest, state: Callable[[], EngineState]) -> None:
+        """Describe another engine of a collection: its bundle, and the `state` that it has at any time."""
+        model, corpus, weights = manifest.model.name, manifest.corpus.name, manifest.sparse.query_weights
+        labels = (manifest.name, manifest.digest, manifest.created, model, corpus, weights)
+        before, _ = self._described.get(collection, (None, None))
+        self._described[collection] = labels, state
+        if before is not None and before not in (others for others, _ in self._described.values()):
+            self._bundle.labels(*before).set(0)
             if self._folder is None:
-                self._bundle.remove(*before.labels)
+                self._bundle.remove(*before)
         self._bundle.labels(*labels).set(1)
         self.refresh()
 
     def refresh(self) -> None:
         """Set the gauges of the present state; other processes read them too."""
-        described = list(self._described.values())
-        if not described:
+        states = [state() for _, state in self._described.values()]
+        if not states:
             return
-        self._documents.set(sum(state.documents for state in described))
-        self._written.set(sum(state.written() for state in described))
-        self._rules_refused.set(max(state.rules_refused() for state in described))
-        self.ready.set(min(state.ready() for state in described))
-        for name in {name for state in described for name in state.lanes}:
-            lanes = (state.lanes[name] for state in described if name in state.lanes)
+        self._documents.set(sum(state.documents for state in states))
+        self._written.set(sum(state.written for state in states))
+        self._rules_refused.set(any(state.rules_refused for state in states))
+        self.ready.set(all(state.ready for state in states))
+        for name in {name for state in states for name in state.lanes}:
+            lanes = (state.lanes[name] for state in states if name in state.lanes)
             self.abandoned.labels(name).set(sum(lane.abandoned for lane in lanes))
 
     def observe(self, clock: StageClock, backends: Mapping[Stage, str]) -> None:
@@ -179,28 +179,6 @@ class Metrics:
         registry.register(_AllProcesses(self._folder))
         return generate_latest(registry)
 
-    def _count_faults(self) -> None:
-        self.errors = self._counter("errors", "Answers that were errors, by kind.", "kind")
-        self.degraded = self._counter("degraded", "Searches answered without a leg or the reranker.", "leg", "reason")
-        text = "Searches in which a leg did not score the other leg's candidates."
-        self.unscored = self._counter("unscored", text, "leg", "reason")
-        self.swaps = self._counter("swaps", "Bundles swapped in while serving, or refused.", "result")
-        for result in ("swapped", "refused"):
-            self.swaps.labels(result)
-
-    def _count_states(self) -> None:
-        labels = ("name", "version", "created", "model", "corpus", "query_weights")
-        self._bundle = self._gauge("bundle_info", "The bundle that is served.", "livemax", labels)
-        self._documents = self._gauge("documents", "Documents in the bundles.", "livemax")
-        text = "Documents written beside the bundles, every version of each, until a compaction."
-        self._written = self._gauge("live_documents", text, "livemax")
-        text = "1 while the file of rules can't be used and the rules before are in force, else 0."
-        self._rules_refused = self._gauge("rules_refused", text, "livemax")
-        self.ready = self._gauge("ready", "1 while /readyz answers 200, else 0.", "livemin")
-        self.in_flight = self._gauge("requests_in_flight", "Requests running or waiting.", "livesum")
-        abandoned = "Abandoned calls that still hold a thread."
-        self.abandoned = self._gauge("abandoned_calls", abandoned, "livesum", ["lane"])
-
     def _times(self, name: str, text: str, *labels: str) -> Histogram:
         name = f"lightretriever_{name}_seconds"
         return Histogram(name, text, labels, buckets=_BUCKETS, registry=self.registry)
@@ -208,7 +186,7 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"lightretriever_{name}", text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str, together: _Together, labels: Sequence[str] = ()) -> Gauge:
+    def _gauge(self, name: str, text: str, together: _Together, *labels: str) -> Gauge:
         """Make a gauge; `together` says how the values of several processes are combined."""
         return Gauge(f"lightretriever_{name}", text, labels, registry=self.registry, multiprocess_mode=together)
 

@@ -26,7 +26,7 @@ from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, text_of
 from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, DocumentsGoneError, EncodedQuery, Ordinals
-from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError
+from lightretriever.service.errors import DeadlineError, InvalidRequestError
 from lightretriever.service.schemas import LegName, Matched, Plain, SearchRequest
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import QueryEncoder
@@ -257,7 +257,7 @@ def _facets(context: SearchContext, ordinals: Ordinals | None, allowed: Document
                 counted = allowed if ordinals is None else store.of(ordinals)
                 counts = [store.counts(name, counted) for name in names]
             except TooManyValuesError as error:
-                raise InvalidRequestError.of(FieldError("facets", str(error))) from error
+                raise InvalidRequestError.at("facets", str(error)) from error
             values = [[{"value": value, "count": count} for value, count in pairs] for pairs in counts]
             facets["facets"] = dict(zip(names, values, strict=True))
         if plan.ranges and ordinals is not None:

@@ -27,7 +27,7 @@ from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryTokens
-from lightretriever.service.errors import FieldError, UnsearchableError, shortened
+from lightretriever.service.errors import UnsearchableError
 from lightretriever.service.observability.metrics import StageClock
 
 __all__ = ["QueryEncoder", "no_terms"]
@@ -103,7 +103,7 @@ class QueryEncoder:
                 "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
                 "search with mode 'sparse'"
             )
-            raise UnsearchableError.of(FieldError(field, reason, shortened(text)))
+            raise UnsearchableError.at(field, reason, text)
         if dense:
             clock.add("encode", started)
         return EncodedQuery(names, counts, weights, tokens, vector, text=text if unsplit else None)
@@ -177,7 +177,7 @@ class QueryEncoder:
             return [tokenizer.query_ids(text, appended=index > 0) for index, text in enumerate(texts)]
         except TokenizerError as error:
             reason = "the tokenizer fails on this text"
-            raise UnsearchableError.of(FieldError(field, reason, shortened(texts[0]))) from error
+            raise UnsearchableError.at(field, reason, texts[0]) from error
 
 
 def _summed(bags: Sequence[Sequence[K]], factors: Sequence[float]) -> tuple[dict[K, int], dict[K, float]]:
@@ -204,4 +204,4 @@ def _joined(bags: Sequence[list[int]], factors: Sequence[float]) -> QueryTokens:
 def no_terms(field: str, text: str) -> UnsearchableError:
     """Return the error of a text, in this field of the request, for which no leg has anything."""
     reason = "nothing in this text can be searched for, no word and no known token: use other words, numbers or signs"
-    return UnsearchableError.of(FieldError(field, reason, shortened(text)))
+    return UnsearchableError.at(field, reason, text)

@@ -15,26 +15,9 @@ from typing import Final, Self, TypeVar, get_args
 
 from lightretriever.artifacts.bundle.manifest import FusionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.errors import (
-    DeadlineError,
-    DocumentNotFoundError,
-    NotReadyError,
-    SearchFailedError,
-    ServiceError,
-)
+from lightretriever.service import errors, schemas
 from lightretriever.service.execution.executor import Call
-from lightretriever.service.observability.metrics import Metrics, StageClock
-from lightretriever.service.schemas import (
-    Document,
-    DocumentTerms,
-    EncodeRequest,
-    EncodeResponse,
-    Mode,
-    Plain,
-    SearchRequest,
-    SearchResponse,
-    Weights,
-)
+from lightretriever.service.observability.metrics import EngineState, Metrics, StageClock
 from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES, Parts
 from lightretriever.service.search.pipeline import search
@@ -74,8 +57,8 @@ class SearchEngine:
             default_task=manifest.default_task,
             filters=manifest.fields,
             fields=parts.documents.fields,
-            modes=[mode for mode in get_args(Mode) if mode != "dense" or manifest.dense is not None],
-            weights=Weights(dense=fusion.dense, sparse=fusion.sparse),
+            modes=[mode for mode in get_args(schemas.Mode) if mode != "dense" or manifest.dense is not None],
+            weights=schemas.Weights(dense=fusion.dense, sparse=fusion.sparse),
             feedback=fusion.feedback,
             normalization="range" if parts.background is None else "evidence",
             spells=parts.backends.spellings is not None,
@@ -126,16 +109,7 @@ class SearchEngine:
 
     def publish(self, collection: str = "default") -> None:
         """Make the metrics describe this engine as that of a collection."""
-        lanes = self.parts.executor.lanes
-        live = self.parts.backends.live
-        self.metrics.describe(
-            collection,
-            self.bundle.manifest,
-            lambda: float(self.ready),
-            lanes,
-            written=lambda: 0 if live is None else live.written,
-            rules_refused=lambda: float(self.parts.rules is not None and self.parts.rules.problem is not None),
-        )
+        self.metrics.describe(collection, self.bundle.manifest, self._state)
 
     def now(self) -> Parts:
         """Return the parts with the documents as they are now, for a search to use to its end."""
@@ -144,18 +118,20 @@ class SearchEngine:
             self.parts = self.parts.over(backends)
         return self.parts
 
-    def search(self, request: SearchRequest, clock: StageClock | None = None) -> SearchResponse:
+    def search(self, request: schemas.SearchRequest, clock: StageClock | None = None) -> schemas.SearchResponse:
         """Answer one search."""
-        return SearchResponse.model_validate(self.answer(request, clock))
+        return schemas.SearchResponse.model_validate(self.answer(request, clock))
 
-    def answer(self, request: SearchRequest, clock: StageClock | None = None) -> Plain:
+    def answer(self, request: schemas.SearchRequest, clock: StageClock | None = None) -> schemas.Plain:
         """Answer one search, as `SearchResponse` in plain dictionaries. InvalidRequestError for a request out of
         limits, UnsearchableError for a query that can't be encoded, DeadlineError or SearchFailedError for no answer.
         """
         self._require_open()
         return self._answer(self.reader.read_search(request), clock or StageClock())
 
-    def batch(self, requests: Sequence[SearchRequest], clock: StageClock | None = None) -> list[Callable[[], Plain]]:
+    def batch(
+        self, requests: Sequence[schemas.SearchRequest], clock: StageClock | None = None
+    ) -> list[Callable[[], schemas.Plain]]:
         """Check several searches, and give for each a function that answers it as `answer` does.
 
         Errors name the search. After a search has failed, later ones don't begin.
@@ -167,7 +143,7 @@ class SearchEngine:
             for number, plan in enumerate(self.reader.read_batch(requests))
         ]
 
-    def encode(self, request: EncodeRequest, clock: StageClock | None = None) -> EncodeResponse:
+    def encode(self, request: schemas.EncodeRequest, clock: StageClock | None = None) -> schemas.EncodeResponse:
         """Encode a text as a query."""
         self._require_open()
         self.reader.check_encode(request)
@@ -179,14 +155,14 @@ class SearchEngine:
         facts = {"task": task, "dimension": len(dense), "dense": dense, "timings_ms": clock.milliseconds()}
         head = query.head if task in encoder.heads else None
         terms, tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
-        return EncodeResponse.model_validate({**facts, "terms": terms, "tokens": tokens, "head_query": head})
+        return schemas.EncodeResponse.model_validate({**facts, "terms": terms, "tokens": tokens, "head_query": head})
 
-    def document(self, document_id: str, clock: StageClock | None = None) -> Document:
+    def document(self, document_id: str, clock: StageClock | None = None) -> schemas.Document:
         """Read a document. DocumentNotFoundError if none has this id."""
         fields = self._read(self.now().documents.get, document_id, clock or StageClock())
-        return Document(id=document_id, fields=fields)
+        return schemas.Document(id=document_id, fields=fields)
 
-    def terms(self, document_id: str, clock: StageClock | None = None) -> DocumentTerms:
+    def terms(self, document_id: str, clock: StageClock | None = None) -> schemas.DocumentTerms:
         """Return the terms of a document in the sparse index, by descending impact. Errors as in `document`."""
         read = partial(self.now().documents.terms, vocabulary=self.parts.encoder.vocabulary)
         return self._read(read, document_id, clock or StageClock())
@@ -196,7 +172,7 @@ class SearchEngine:
         self._require_open()
         call = self.parts.executor.lanes[lane].submit(work)
         if call is None:
-            raise NotReadyError("Requests that don't end hold all threads. Try again later.")
+            raise errors.NotReadyError("Requests that don't end hold all threads. Try again later.")
         return call
 
     def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
@@ -219,12 +195,12 @@ class SearchEngine:
             begun = perf_counter()
             if stop.is_set() or answered >= settings.warm_up_queries or (answered and begun >= deadline):
                 break
-            request = SearchRequest(query=query, allow_partial=False, k=1, rerank=False)
+            request = schemas.SearchRequest(query=query, allow_partial=False, k=1, rerank=False)
             plan = replace(self.reader.read_search(request), deadline_ms=_WARM_UP_DEADLINE_MS)
             try:
                 search(SearchContext(self.now(), plan, StageClock()))
                 answered += 1
-            except DeadlineError:  # on a machine that is busy now, the next may come in time
+            except errors.DeadlineError:  # on a machine that is busy now, the next may come in time
                 late += 1
                 if late == _LATE:
                     raise
@@ -237,11 +213,11 @@ class SearchEngine:
         time, if it has one, and the journal can be followed, if it has one."""
         self._require_open()
         if not self._warm:
-            raise NotReadyError("The service warms up. Try again in a moment.")
+            raise errors.NotReadyError("The service warms up. Try again in a moment.")
         if problem := self.parts.backends.problem:
-            raise NotReadyError(problem)
+            raise errors.NotReadyError(problem)
         if stuck := [name for name in self.parts.executor.stuck if name not in _NOT_NEEDED]:
-            raise NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")
+            raise errors.NotReadyError(f"Calls that don't end hold all threads of: {', '.join(stuck)}.")
 
     def close(self) -> None:
         """Finish the running requests and close the backends. Idempotent."""
@@ -256,6 +232,11 @@ class SearchEngine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _state(self) -> EngineState:
+        live, rules = self.parts.backends.live, self.parts.rules
+        refused, written = rules is not None and rules.problem is not None, 0 if live is None else live.written
+        return EngineState(self.bundle.manifest.documents, written, refused, self.ready, self.parts.executor.lanes)
+
     def _can_search(self, text: str) -> bool:
         return (
             len(text) < self.settings.max_query_chars
@@ -263,7 +244,7 @@ class SearchEngine:
             and self.parts.encoder.can_encode(text, self.bundle.manifest.default_task)
         )
 
-    def _answer(self, plan: Plan, clock: StageClock) -> Plain:
+    def _answer(self, plan: Plan, clock: StageClock) -> schemas.Plain:
         context = SearchContext(self.now(), plan, clock)
         try:
             answer = search(context)
@@ -277,14 +258,14 @@ class SearchEngine:
                 fields = {"leg": leg, "backend": context.parts.backends.legs[leg].backend, "reason": reason}
                 _log.warning("candidates not scored", extra=fields)
 
-    def _of_batch(self, number: int, failed: list[int], plan: Plan, clock: StageClock) -> Plain:
+    def _of_batch(self, number: int, failed: list[int], plan: Plan, clock: StageClock) -> schemas.Plain:
         if any(earlier < number for earlier in failed):
-            raise SearchFailedError(f"searches.{number}: an earlier search of the batch failed.")
+            raise errors.SearchFailedError(f"searches.{number}: an earlier search of the batch failed.")
         try:
             return self._answer(plan, clock)
         except BaseException as error:
             failed.append(number)
-            if isinstance(error, ServiceError):
+            if isinstance(error, errors.ServiceError):
                 raise error.within(f"searches.{number}") from error
             raise
 
@@ -294,22 +275,22 @@ class SearchEngine:
         with clock.measure("fetch"), self.parts.backends.within(clock.arrived + self.settings.deadline_ms / 1e3):
             result = read(document_id)
         if result is None:
-            raise DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
+            raise errors.DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
         return result
 
     def _require_time(self, clock: StageClock) -> None:
         if perf_counter() >= clock.arrived + self.settings.deadline_ms / 1e3:
-            raise DeadlineError(f"The turn of the request did not come within {self.settings.deadline_ms:g} ms.")
+            raise errors.DeadlineError(f"The turn of the request did not come within {self.settings.deadline_ms:g} ms.")
 
     @property
     def ready(self) -> bool:
         """True if `require_ready` raises nothing."""
         try:
             self.require_ready()
-        except NotReadyError:
+        except errors.NotReadyError:
             return False
         return True
 
     def _require_open(self) -> None:
         if self._closed:
-            raise NotReadyError("The engine is closed.")
+            raise errors.NotReadyError("The engine is closed.")

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.errors import FieldError, InvalidRequestError
+from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import LegName, Plain, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.words import HYPHENED, WORD
@@ -54,7 +54,7 @@ def check_explained(request: SearchRequest, query: EncodedQuery, limit: int) -> 
             "are possible, which the searches of a batch share): ask for fewer hits, or shorten "
             "the query"
         )
-        raise InvalidRequestError.of(FieldError("explain", message, value=True))
+        raise InvalidRequestError.at("explain", message, value=True)
 
 
 def query_words(

@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from lightretriever.artifacts.documents.fields import FieldKind, keyword, last_millisecond, milliseconds, number
-from lightretriever.service.errors import FieldError, shortened
+from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
 from lightretriever.service.schemas import Plain
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 
@@ -101,8 +101,8 @@ def _texts(
     elif isinstance(condition, Condition):
         try:
             yield from _condition(condition, fields)
-        except _WrongError as wrong:
-            errors.append(FieldError(f"{path}.{wrong.name}", wrong.message, wrong.value))
+        except InvalidRequestError as wrong:
+            errors.extend(wrong.within(path).errors)
     else:
         parts = _parts(condition)
         yield from (
@@ -112,19 +112,10 @@ def _texts(
             yield from _texts(part, fields, f"{path}.{key}", depth + 1, errors)
 
 
-class _WrongError(ValueError):
-    """A part of a condition is wrong."""
-
-    def __init__(self, name: str, message: str, value: Any) -> None:
-        super().__init__(message)
-        self.name, self.message = name, message
-        self.value = shortened(value) if isinstance(value, str) else value
-
-
 def _condition(condition: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
     kind = fields.get(condition.field)
     if kind is None:
-        raise _WrongError(
+        raise InvalidRequestError.at(
             "field", f"documents can't be filtered by this field; by these they can: {listed(fields)}", condition.field
         )
     if condition.exists is not None:
@@ -145,8 +136,8 @@ def _condition(condition: Condition, fields: Mapping[str, FieldKind]) -> list[st
 
 def _keywords(condition: Condition) -> list[str]:
     for name in ("gt", "gte", "lt", "lte"):
-        if getattr(condition, name) is not None:
-            raise _WrongError(name, "a field of the kind keyword has no order; use eq or in", getattr(condition, name))
+        if (value := getattr(condition, name)) is not None:
+            raise InvalidRequestError.at(name, "a field of the kind keyword has no order; use eq or in", value)
     name, values = ("in", condition.in_) if condition.in_ is not None else ("eq", [condition.eq])
     return ["keyword", condition.field, str(len(values)), *(_parsed("keyword", name, value) for value in values)]
 
@@ -180,7 +171,7 @@ def _parsed(kind: FieldKind, name: str, value: object, *, last: bool = False) ->
     try:
         return last_millisecond(value) if last and kind == "date" else _PARSE[kind](value)
     except ValueError as error:
-        raise _WrongError(name, f"{error}", value) from error
+        raise InvalidRequestError.at(name, f"{error}", value) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import orjson
 
@@ -33,28 +33,8 @@ from lightretriever.artifacts.live.documents import (
     read_impacts,
     read_vector,
 )
-from lightretriever.service.errors import (
-    UNAVAILABLE,
-    DeadlineError,
-    DocumentNotFoundError,
-    FieldError,
-    ImmutableError,
-    InvalidRequestError,
-    NoRoomError,
-    NotReadyError,
-    VersionConflictError,
-    WriteFailedError,
-)
+from lightretriever.service import errors, schemas
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import (
-    Document,
-    DocumentChange,
-    DocumentChanges,
-    DocumentDeleted,
-    DocumentLine,
-    DocumentWrite,
-    DocumentWritten,
-)
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["REFRESH_S", "DocumentWrites", "get_document", "read_change", "read_deletion", "read_lines"]
@@ -69,7 +49,7 @@ _NO_MODEL: Final = (
 _log = logging.getLogger(__name__)
 
 
-def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> Document:
+def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> schemas.Document:
     """Read a document, as it is now and with its version where documents can be written. DocumentNotFoundError if none
     has this id, SearchFailedError, DeadlineError, NotReadyError if the cluster is not available or the journal can't be
     read."""
@@ -79,18 +59,18 @@ def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> D
     try:
         stored = live.get(_checked(document_id), _deadline(engine, clock))
     except (ClusterTimeoutError, TimeoutError) as error:
-        raise DeadlineError("The document did not come in time. Allow more time, or try again.") from error
+        raise errors.DeadlineError("The document did not come in time. Allow more time, or try again.") from error
     except ClusterError as error:
         _log.error("documents failed", exc_info=error)
-        raise NotReadyError(UNAVAILABLE) from error
+        raise errors.NotReadyError(errors.UNAVAILABLE) from error
     except (DiskError, JournalError) as error:
         _log.error("documents failed", exc_info=error)
-        raise NotReadyError(str(error)) from error
+        raise errors.NotReadyError(str(error)) from error
     if stored is None:
         raise _not_found(document_id)
     fields = orjson.loads(stored.raw)
     del fields["_id"]
-    return Document(id=document_id, fields=fields, version=stored.version)
+    return schemas.Document(id=document_id, fields=fields, version=stored.version)
 
 
 class DocumentWrites:
@@ -125,7 +105,7 @@ class DocumentWrites:
         try:
             with _writing():
                 encoded = encoder.encode(documents)
-        except InvalidRequestError as error:
+        except errors.InvalidRequestError as error:
             if len(indexes) == 1:
                 raise (error.within(f"lines.{indexes[0]}") if self._many else error) from error
             for index in indexes:  # the wrong one raises again
@@ -153,62 +133,58 @@ class DocumentWrites:
                 raise result
         return result
 
-    def written(self, results: Sequence[Result]) -> DocumentWritten:
+    def written(self, results: Sequence[Result]) -> schemas.DocumentWritten:
         """Return the answer for one document that was written. Errors as of `result`."""
         result = cast(Written, self.result(results))  # None is for a deletion
-        encoded, cut = self._read(0)
-        return DocumentWritten(
-            id=self.changes[0].id, created=result.created, version=result.version, encoded=encoded, cut=cut
-        )
+        facts = {"id": self.changes[0].id, "created": result.created, "version": result.version}
+        return schemas.DocumentWritten.model_validate({**facts, **self._encoding(0)})
 
-    def deleted(self, results: Sequence[Result]) -> DocumentDeleted:
+    def deleted(self, results: Sequence[Result]) -> schemas.DocumentDeleted:
         """Return the answer for one document that was deleted. Errors as of `result`, and DocumentNotFoundError."""
         if self.result(results) is None:
             raise _not_found(self.changes[0].id)
-        return DocumentDeleted(id=self.changes[0].id)
+        return schemas.DocumentDeleted(id=self.changes[0].id)
 
-    def changed(self, results: Sequence[Result]) -> DocumentChanges:
+    def changed(self, results: Sequence[Result]) -> schemas.DocumentChanges:
         """Return the answer for many; what is refused because of the document that is there is told for its line."""
         changes = []
         for index, (change, result) in enumerate(zip(self.changes, results, strict=True)):
             if isinstance(result, Written):
-                done: Literal["created", "changed", "deleted"] = "created" if result.created else "changed"
-                done = "deleted" if change.document is None else done
-                encoded, cut = self._read(index)
-                entry = DocumentChange(id=change.id, result=done, version=result.version, encoded=encoded, cut=cut)
+                done = "deleted" if change.document is None else "created" if result.created else "changed"
+                facts = {"result": done, "version": result.version, **self._encoding(index)}
             elif result is None:
-                entry = DocumentChange(id=change.id, result="missing")
+                facts = {"result": "missing"}
             else:
-                entry = DocumentChange(id=change.id, result="refused", reason=str(result))
-            changes.append(entry)
-        return DocumentChanges(results=changes)
+                facts = {"result": "refused", "reason": str(result)}
+            changes.append(schemas.DocumentChange.model_validate({"id": change.id, **facts}))
+        return schemas.DocumentChanges(results=changes)
 
     def seen(self, position: int) -> bool:
         """True if all searches see the changes up to a position. DeadlineError when it is too late."""
         if self.live.followed(position):
             return True
         if perf_counter() >= self._deadline:
-            raise DeadlineError("The change was made, but another process did not search it in time.")
+            raise errors.DeadlineError("The change was made, but another process did not search it in time.")
         return False
 
-    def _read(self, index: int) -> tuple[bool, bool]:
+    def _encoding(self, index: int) -> schemas.Plain:
         """Return whether the model encoded a document, and whether it read its beginning alone."""
         encoding = self._encoded.get(index)
-        return encoding is not None, encoding is not None and encoding.cut
+        return {} if encoding is None else {"encoded": True, "cut": encoding.cut}
 
 
-def read_lines(engine: SearchEngine, lines: Sequence[DocumentLine]) -> list[Change]:
+def read_lines(engine: SearchEngine, lines: Sequence[schemas.DocumentLine]) -> list[Change]:
     """Check documents to write and to delete. ImmutableError, InvalidRequestError."""
     changes = list[Change]()
     for number, line in enumerate(lines):
         try:
             check_id(line.id)
         except ValueError as error:
-            raise InvalidRequestError.of(FieldError(f"lines.{number}.id", f"{error}")) from error
+            raise errors.InvalidRequestError.at(f"lines.{number}.id", f"{error}") from error
         try:
             deletion = Change(line.id, version=line.version)
             changes.append(deletion if line.delete else read_change(engine, line.id, line, line.version))
-        except InvalidRequestError as error:
+        except errors.InvalidRequestError as error:
             raise error.within(f"lines.{number}") from error
     return changes
 
@@ -218,7 +194,7 @@ def read_deletion(document_id: str, version: str | None) -> Change:
     return Change(_checked(document_id), version=version)
 
 
-def read_change(engine: SearchEngine, document_id: str, request: DocumentWrite, version: str | None) -> Change:
+def read_change(engine: SearchEngine, document_id: str, request: schemas.DocumentWrite, version: str | None) -> Change:
     """Check a document to be written. ImmutableError, InvalidRequestError."""
     live, manifest = _live(engine), engine.bundle.manifest
     with _writing():
@@ -235,30 +211,30 @@ def _writing() -> Iterator[None]:
     except DocumentError as error:
         raise _invalid(error, error.remedy) from error
     except (ModelError, TokenizerError) as error:
-        raise InvalidRequestError.of(FieldError("fields", f"the model can't read the document: {error}")) from error
+        raise errors.InvalidRequestError.at("fields", f"the model can't read the document: {error}") from error
     except ConflictError as error:
-        raise VersionConflictError(str(error)) from error
+        raise errors.VersionConflictError(str(error)) from error
     except (ClusterTimeoutError, TimeoutError) as error:
-        raise DeadlineError(
+        raise errors.DeadlineError(
             "The write was not confirmed in time. The change may have been made or not: repeat it."
         ) from error
     except DiskError as error:
         _log.error("write refused", exc_info=error)
-        raise NoRoomError(str(error)) from error
+        raise errors.NoRoomError(str(error)) from error
     except (ClusterError, JournalError) as error:
         _log.error("write failed", exc_info=error)
-        raise WriteFailedError(str(error)) from error
+        raise errors.WriteFailedError(str(error)) from error
 
 
-def _invalid(error: DocumentError, remedy: str) -> InvalidRequestError:
+def _invalid(error: DocumentError, remedy: str) -> errors.InvalidRequestError:
     message = error.message.removeprefix(f"{error.field}: ")
-    return InvalidRequestError.of(FieldError(error.field, f"{message} {remedy}"))
+    return errors.InvalidRequestError.at(error.field, f"{message} {remedy}")
 
 
 def _live(engine: SearchEngine) -> LiveDocuments:
     live = engine.parts.backends.live
     if live is None:
-        raise ImmutableError(
+        raise errors.ImmutableError(
             "This service searches a bundle's own indexes, which never change: serve it with a folder for a journal "
             "(`serve BUNDLE --live DIR`) or from an OpenSearch cluster, or build a new bundle, which is swapped in."
         )
@@ -277,5 +253,5 @@ def _checked(document_id: str) -> str:
         raise _not_found(document_id) from None
 
 
-def _not_found(document_id: str) -> DocumentNotFoundError:
-    return DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")
+def _not_found(document_id: str) -> errors.DocumentNotFoundError:
+    return errors.DocumentNotFoundError(f"No document has the id {document_id[:100]!r}.")

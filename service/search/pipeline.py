@@ -27,11 +27,9 @@ from lightretriever.service.errors import (
     UNAVAILABLE,
     DeadlineError,
     DocumentNotFoundError,
-    FieldError,
     NotReadyError,
     SearchFailedError,
     UnsearchableError,
-    shortened,
 )
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.schemas import LegName, LinearFusion, Plain
@@ -168,7 +166,7 @@ def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
     if like is None:
         raise no_terms("query", plan.text)
     reason = "the document has no terms, so nothing can be searched for: search by a text"
-    raise UnsearchableError.of(FieldError("like", reason, shortened(like)))
+    raise UnsearchableError.at("like", reason, like)
 
 
 def _of_document(context: SearchContext, document_id: str, *, dense: bool, sparse: bool) -> EncodedQuery:
@@ -178,7 +176,7 @@ def _of_document(context: SearchContext, document_id: str, *, dense: bool, spars
     with context.clock.measure("encode"), backends.within(context.deadline(SEARCH_UNTIL)), reading():
         ordinal = store.ordinal(document_id)
         if ordinal is None:
-            raise DocumentNotFoundError.of(FieldError("like", "no document has this id", shortened(document_id)))
+            raise DocumentNotFoundError.at("like", "no document has this id", document_id)
         terms, impacts = store.terms(ordinal) if sparse else ([], np.empty(0, np.int32))
         vector = backends.vectors(np.array([ordinal]))[0] if dense else None
         return context.parts.encoder.of_document(terms, impacts, vector)

@@ -17,20 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
 from lightretriever.artifacts.sparse.vocabulary import Language, words_of
-from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError, shortened
+from lightretriever.service import schemas
+from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import (
-    Boost,
-    EncodeRequest,
-    LegName,
-    LinearFusion,
-    Mode,
-    Normalization,
-    Plain,
-    SearchRequest,
-    Weights,
-)
 from lightretriever.service.search.filters import FieldRanges, all_of, listed, read_filter, read_ranges
 from lightretriever.service.settings import Settings
 
@@ -75,7 +65,7 @@ _EXCLUSION: Final = re.compile(r"-([^\W\d_]{2}[^\s=/:\"“”]+)")
 _WITH_EXCLUSIONS: Final = re.compile(rf"(\s*(?>(?!-\S)\S+\s+)+)((?>{_EXCLUSION.pattern}(?!\S)\s*){{1,8}})")
 
 
-def candidates_of(request: SearchRequest, settings: Settings) -> int:
+def candidates_of(request: schemas.SearchRequest, settings: Settings) -> int:
     """The candidates of each leg: those asked for, else as many times the default as `offset + k` needs."""
     if request.candidates is not None:
         return request.candidates
@@ -128,9 +118,9 @@ class Plan:
     pinned: ids of the documents that come first. facts: fields of the answer that tell how the query was changed.
     """
 
-    request: SearchRequest
+    request: schemas.SearchRequest
     task: str
-    legs: Mapping[LegName, float]
+    legs: Mapping[schemas.LegName, float]
     candidates: int
     deadline_ms: float
     max_explained: int
@@ -140,12 +130,12 @@ class Plan:
     rerank: bool
     thresholds: MatchThresholds | None
     feedback: float
-    normalization: Normalization
+    normalization: schemas.Normalization
     text: str
     excluded: Sequence[str] = ()
     added: Sequence[tuple[str, float]] = ()
     pinned: Sequence[str] = ()
-    facts: Plain = field(default_factory=dict)
+    facts: schemas.Plain = field(default_factory=dict)
 
     @property
     def lists(self) -> bool:
@@ -164,8 +154,8 @@ class SearchContext:
     parts: "Parts"
     plan: Plan
     clock: StageClock
-    missing: dict[LegName | Literal["rerank"], Reason] = field(default_factory=dict)
-    unscored: dict[LegName, Reason] = field(default_factory=dict)
+    missing: dict[schemas.LegName | Literal["rerank"], Reason] = field(default_factory=dict)
+    unscored: dict[schemas.LegName, Reason] = field(default_factory=dict)
 
     def deadline(self, share: float = 1.0) -> float:
         """Return the `perf_counter` time at which a share of the deadline is over."""
@@ -179,7 +169,7 @@ class SearchContext:
                 "Allow more time, or ask for less."
             )
 
-    def log_failure(self, name: LegName, error: BaseException) -> None:
+    def log_failure(self, name: schemas.LegName, error: BaseException) -> None:
         """Log why a leg failed."""
         _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self.parts.backends.legs[name].backend})
 
@@ -199,32 +189,31 @@ class RequestReader:
     default_task: str
     filters: Mapping[str, FieldKind]
     fields: Collection[str]
-    modes: Sequence[Mode]
-    weights: Weights
+    modes: Sequence[schemas.Mode]
+    weights: schemas.Weights
     feedback: float
-    normalization: Normalization
+    normalization: schemas.Normalization
     spells: bool
     reranks: bool
     phrases: Language | None
 
-    def read_search(self, request: SearchRequest) -> Plan:
+    def read_search(self, request: schemas.SearchRequest) -> Plan:
         """Check a search, and fill in what it leaves open. InvalidRequestError unless it can be answered."""
         plan, errors = self._read(request, self.settings.max_explained)
-        if errors:
-            raise InvalidRequestError.of(*errors)
+        _raise_all(errors)
         return plan
 
-    def read_batch(self, requests: Collection[SearchRequest]) -> list[Plan]:
+    def read_batch(self, requests: Collection[schemas.SearchRequest]) -> list[Plan]:
         """Check several searches, which share what may be explained at once. InvalidRequestError unless every search
         can be answered and the batch is within its limits."""
         max_batch = self.settings.max_batch
         if len(requests) > max_batch:
             message = f"a batch has at most {max_batch} searches; send the others in another request"
-            raise InvalidRequestError.of(FieldError("searches", message, len(requests)))
+            raise InvalidRequestError.at("searches", message, len(requests))
         hits, limit = sum(request.k for request in requests), self.settings.max_batch_hits
         if hits > limit:
             message = f"the searches ask for {hits} hits together, at most {limit} are possible: ask for fewer at once"
-            raise InvalidRequestError.of(FieldError("searches", message, hits))
+            raise InvalidRequestError.at("searches", message, hits)
         explained = self.settings.max_explained // max(1, sum(request.explain for request in requests))
         read = [self._read(request, explained) for request in requests]
         _raise_all(
@@ -234,7 +223,7 @@ class RequestReader:
         )
         return [plan for plan, _ in read]
 
-    def _read(self, request: SearchRequest, max_explained: int) -> tuple[Plan, list[FieldError]]:
+    def _read(self, request: schemas.SearchRequest, max_explained: int) -> tuple[Plan, list[FieldError]]:
         """Return a search with every default filled in, and everything that is wrong with it."""
         settings, fusion, condition, ranges = self.settings, request.fusion, None, dict[str, FieldRanges]()
         candidates, operators = candidates_of(request, settings), read_operators(request.query or "")
@@ -249,16 +238,20 @@ class RequestReader:
             condition = all_of(condition, ("not", "ids", "1", request.like))
         facts = dict[str, Any]()
         if operators.phrases and not errors:
-            required = self._required(operators.phrases)
-            condition = all_of(condition, *required)
-            facts["phrases"] = {phrase: ("phrase", self.phrases, phrase) in required for phrase in operators.phrases}
+            required = list[str]()  # none if the index has no positions, and no phrase of stop words alone
+            if self.phrases is not None:
+                terms = words_of(operators.phrases, self.phrases)
+                required = [phrase for phrase, words in zip(operators.phrases, terms, strict=True) if words]
+                condition = all_of(condition, *(("phrase", self.phrases, phrase) for phrase in required))
+            facts["phrases"] = {phrase: phrase in required for phrase in operators.phrases}
         task = self.default_task if request.task is None else request.task
         feedback, normalization = 0.0, self.normalization
-        if isinstance(fusion, LinearFusion):
+        if isinstance(fusion, schemas.LinearFusion):
             normalization = fusion.normalization or normalization
             if request.mode == "hybrid":
                 feedback = self.feedback if fusion.normalization != "paper" else 0.0
                 feedback = feedback if fusion.feedback is None else fusion.feedback
+        wanted = request.sort is None if request.rerank is None else request.rerank
         plan = Plan(
             request,
             task=task,
@@ -269,7 +262,7 @@ class RequestReader:
             condition=condition,
             ranges=ranges,
             kinds=self.filters,
-            rerank=self._reranks(request),
+            rerank=self.reranks and request.like is None and wanted,
             thresholds=self.tasks.get(task),
             feedback=feedback,
             normalization=normalization,
@@ -279,46 +272,38 @@ class RequestReader:
         )
         return plan, errors
 
-    def _reranks(self, request: SearchRequest) -> bool:
-        """True if the reranking model, which reads the words of a query, orders the candidates anew."""
-        wanted = request.sort is None if request.rerank is None else request.rerank
-        return self.reranks and request.like is None and wanted
-
-    def _required(self, phrases: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the conditions of the phrases that documents must have: none if the index has no positions, and none
-        for a phrase of stop words alone."""
-        if self.phrases is None:
-            return []
-        words = words_of(phrases, self.phrases)
-        return [("phrase", self.phrases, phrase) for phrase, terms in zip(phrases, words, strict=True) if terms]
-
-    def _legs(self, request: SearchRequest) -> dict[LegName, float]:
+    def _legs(self, request: schemas.SearchRequest) -> dict[schemas.LegName, float]:
         """Return the legs to search, which excludes those of weight 0 and those that the bundle lacks."""
         if request.mode != "hybrid":
             return {request.mode: 1.0}
-        weights, legs = request.fusion.weights or self.weights, dict[LegName, float]()
+        weights, legs = request.fusion.weights or self.weights, dict[schemas.LegName, float]()
         if weights.dense and "dense" in self.modes:
             legs["dense"] = weights.dense
         if weights.sparse:
             legs["sparse"] = weights.sparse
         return legs
 
-    def check_encode(self, request: EncodeRequest) -> None:
+    def check_encode(self, request: schemas.EncodeRequest) -> None:
         """Raise InvalidRequestError unless the text can be encoded."""
         _raise_all([*self._of_text("text", request.text), *self._of_task(request.task)])
 
-    def _of_search(self, request: SearchRequest, candidates: int, operators: Operators) -> Iterator[FieldError]:
+    def _of_search(self, request: schemas.SearchRequest, candidates: int, operators: Operators) -> Iterator[FieldError]:
         limit = self.settings.max_candidates
         if request.like is not None:
-            yield from self._of_like(request)
+            message = "it is for a text to search for, which `like` takes the place of: leave one of them out"
+            yield from _of_none(request, ("query", "task", "spelling", "prefix", "rerank"), message)
         elif request.query is None:
-            yield from self._of_listing(request)
+            if request.filter is None and request.sort is None:
+                message = "the field is required, unless there is `like`, or `filter` or `sort` lists documents"
+                yield FieldError("query", message)
+            message = "it needs a query, whose hits it orders: give one, or leave it out"
+            yield from _of_none(request, ("boosts", "rerank", "group_by"), message)
         elif len(request.query) > self.settings.max_query_chars:
             yield from self._of_text("query", request.query)
         elif operators.excluded and not self.spells:
-            reason = _NO_SPELLING if self.settings.backend == "local" else _NO_SPELLING_THERE
-            message = f"`-word` excludes documents by their spellings; write `- word` to look for the word. {reason}"
-            yield FieldError("query", message, shortened(request.query))
+            message = "`-word` excludes documents by their spellings; write `- word` to look for the word."
+            message = f"{message} {self._no_spelling()}"
+            yield FieldError("query", message, request.query)
         if request.query is None and request.like is None:
             yield from self._of_listed_window(request)
         elif candidates > limit:
@@ -331,15 +316,19 @@ class RequestReader:
         if request.model_fields_set - _OF_EVERY_SEARCH:
             yield from self._of_options(request)
 
-    def _of_options(self, request: SearchRequest) -> Iterator[FieldError]:
+    def _of_options(self, request: schemas.SearchRequest) -> Iterator[FieldError]:
         fusion = request.fusion
-        if isinstance(fusion, LinearFusion) and fusion.normalization == "evidence" != self.normalization:
+        if isinstance(fusion, schemas.LinearFusion) and fusion.normalization == "evidence" != self.normalization:
             message = "the bundle has no background to judge evidence by: use range, or build the bundle again"
             yield FieldError("fusion.normalization", message, fusion.normalization)
         yield from self._of_task(request.task)
-        yield from self._of_dense(request)
-        if request.like is None:
-            yield from self._of_typing(request)
+        if "dense" not in self.modes:
+            if request.mode == "dense":
+                yield FieldError("mode", f"{_NO_DENSE}; it has the modes {', '.join(self.modes)}", request.mode)
+            if "weights" in fusion.model_fields_set and fusion.weights and fusion.weights.dense:
+                yield FieldError("fusion.weights.dense", _NO_DENSE, fusion.weights.dense)
+        if request.like is None and not self.spells:
+            yield from _of_none(request, ("spelling", "prefix"), self._no_spelling())
         yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:
@@ -348,55 +337,22 @@ class RequestReader:
             if self.filters.get(name) != "keyword":
                 keywords = listed(name for name, kind in self.filters.items() if kind == "keyword")
                 message = f"only declared keyword fields are counted: {keywords}"
-                yield FieldError("facets", message, shortened(name))
+                yield FieldError("facets", message, name)
         limit = self.settings.deadline_ms
         if request.deadline_ms is not None and request.deadline_ms > limit:
             message = f"the service's deadline is {limit:g} ms; ask for less"
             yield FieldError("deadline_ms", message, request.deadline_ms)
 
-    def _of_listing(self, request: SearchRequest) -> Iterator[FieldError]:
-        if request.filter is None and request.sort is None:
-            yield FieldError(
-                "query", "the field is required, unless there is `like`, or `filter` or `sort` lists documents"
-            )
-        message = "it needs a query, whose hits it orders: give one, or leave it out"
-        yield from self._of_none(request, ("boosts", "rerank", "group_by"), message)
+    def _no_spelling(self) -> str:
+        return _NO_SPELLING if self.settings.backend == "local" else _NO_SPELLING_THERE
 
-    def _of_like(self, request: SearchRequest) -> Iterator[FieldError]:
-        message = "it is for a text to search for, which `like` takes the place of: leave one of them out"
-        names = ("query", "task", "spelling", "prefix", "rerank")
-        yield from self._of_none(request, names, message)
-
-    def _of_none(self, request: SearchRequest, names: Iterable[str], message: str) -> Iterator[FieldError]:
-        for name in names:
-            if value := getattr(request, name):
-                yield FieldError(name, message, shortened(value) if isinstance(value, str) else None)
-
-    def _of_dense(self, request: SearchRequest) -> Iterator[FieldError]:
-        """Name the fields that need a dense leg, where the bundle has none."""
-        if "dense" in self.modes:
-            return
-        if request.mode == "dense":
-            yield FieldError("mode", f"{_NO_DENSE}; it has the modes {', '.join(self.modes)}", request.mode)
-        if "weights" in request.fusion.model_fields_set and request.fusion.weights and request.fusion.weights.dense:
-            yield FieldError("fusion.weights.dense", _NO_DENSE, request.fusion.weights.dense)
-
-    def _of_typing(self, request: SearchRequest) -> Iterator[FieldError]:
-        if self.spells:
-            return
-        reason = _NO_SPELLING if self.settings.backend == "local" else _NO_SPELLING_THERE
-        if request.spelling is not None:
-            yield FieldError("spelling", reason, request.spelling)
-        if request.prefix:
-            yield FieldError("prefix", reason, value=True)
-
-    def _of_ranking(self, request: SearchRequest) -> Iterator[FieldError]:
+    def _of_ranking(self, request: schemas.SearchRequest) -> Iterator[FieldError]:
         for index, boost in enumerate(request.boosts):
             yield from self._of_boost(f"boosts.{index}", boost)
         if request.sort is not None:
             if request.sort.field not in self.filters:
                 message = f"only declared fields can be sorted by: {listed(self.filters)}"
-                yield FieldError("sort.field", message, shortened(request.sort.field))
+                yield FieldError("sort.field", message, request.sort.field)
             if request.boosts:
                 yield FieldError("sort", "the field alone gives the order: leave out boosts")
         if request.rerank and request.like is None:
@@ -407,12 +363,12 @@ class RequestReader:
         if request.group_by is not None:
             yield from self._of_fields("group_by", [request.group_by])
 
-    def _of_boost(self, path: str, boost: Boost) -> Iterator[FieldError]:
+    def _of_boost(self, path: str, boost: schemas.Boost) -> Iterator[FieldError]:
         kind = self.filters.get(boost.field)
         if kind not in ("number", "date"):
             numbers = listed(name for name, of in self.filters.items() if of != "keyword")
             message = f"only declared numbers and dates boost: {numbers}"
-            yield FieldError(f"{path}.field", message, shortened(boost.field))
+            yield FieldError(f"{path}.field", message, boost.field)
         elif kind == "date" and boost.scale is not None:
             yield FieldError(f"{path}.scale", "the field is a date: give half_life, in days", boost.scale)
         elif kind == "number" and boost.half_life is not None and boost.origin is None:
@@ -421,10 +377,9 @@ class RequestReader:
             try:
                 (milliseconds if kind == "date" else number)(boost.origin)
             except ValueError as error:
-                value = shortened(boost.origin) if isinstance(boost.origin, str) else None
-                yield FieldError(f"{path}.origin", f"{error}", value)
+                yield FieldError(f"{path}.origin", f"{error}", boost.origin)
 
-    def _of_listed_window(self, request: SearchRequest) -> Iterator[FieldError]:
+    def _of_listed_window(self, request: schemas.SearchRequest) -> Iterator[FieldError]:
         """A listing has no candidates: its pages may be anywhere, as far as the order can be found."""
         limit = self.settings.max_candidates
         if request.k > limit:
@@ -447,14 +402,20 @@ class RequestReader:
         for name in names:
             if name not in self.fields:
                 message = f"documents have no such field; they have: {listed(self.fields)}"
-                yield FieldError(field, message, shortened(name))
+                yield FieldError(field, message, name)
 
     def _of_task(self, task: str | None) -> Iterator[FieldError]:
         if task is not None and task not in self.tasks:
-            yield FieldError("task", f"the bundle has no such task; it has: {listed(self.tasks)}", shortened(task))
+            yield FieldError("task", f"the bundle has no such task; it has: {listed(self.tasks)}", task)
 
 
-def _raise_all(errors: Iterator[FieldError] | list[FieldError]) -> None:
-    wrong = list(errors)
-    if wrong:
+def _of_none(request: schemas.SearchRequest, names: Iterable[str], message: str) -> Iterator[FieldError]:
+    """Refuse the fields of a request that are there."""
+    for name in names:
+        if value := getattr(request, name):
+            yield FieldError(name, message, value)
+
+
+def _raise_all(errors: Iterable[FieldError]) -> None:
+    if wrong := list(errors):
         raise InvalidRequestError.of(*wrong)
