@@ -29,6 +29,7 @@ __all__ = [
     "DocumentsGoneError",
     "EncodedQuery",
     "Leg",
+    "LegNames",
     "LegResults",
     "Ordinals",
     "QueryTokens",
@@ -39,6 +40,7 @@ __all__ = [
     "check_count",
 ]
 
+LegNames = Collection[LegName]
 Ordinals = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
 
@@ -257,12 +259,7 @@ class Backends(ABC):
 
     @abstractmethod
     def search(
-        self,
-        query: EncodedQuery,
-        legs: Collection[LegName],
-        count: int,
-        allowed: DocumentFilter | None,
-        deadline: float,
+        self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
         """Search these legs in parallel until `deadline`, each as `Leg.search` does. Every leg gets an outcome."""
 

@@ -1,6 +1,6 @@
 """The legs of a bundle on this machine, and its backends, which search them: Faiss and Lucene at the same time."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from lightretriever.service.backends.base import (
     DocumentFilter,
     EncodedQuery,
     Leg,
+    LegNames,
     LegResults,
     Ordinals,
     ReadCandidates,
@@ -99,10 +100,6 @@ class LuceneSparse:
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 for a document that shares no term. ValueError for an unknown ordinal."""
-        if ((ordinals < 0) | (ordinals >= self._index.count)).any():
-            raise ValueError(
-                f"ordinals must be 0 to {self._index.count - 1}; got {ordinals.min()} to {ordinals.max()}."
-            )
         return self._index.scores(query.terms, query.weights, ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
@@ -201,12 +198,7 @@ class LocalBackends(Backends):
         self._running = running
 
     def search(
-        self,
-        query: EncodedQuery,
-        legs: Collection[LegName],
-        count: int,
-        allowed: DocumentFilter | None,
-        deadline: float,
+        self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
         """Search these legs until the `perf_counter` time `deadline`. Every leg gets an outcome."""
         with self._running.lock:

@@ -4,7 +4,7 @@ An engine searches one index by its own name, never by the alias, so that all of
 while the alias is switched. `EngineHolder` then opens another engine.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -40,6 +40,7 @@ from lightretriever.service.backends.base import (
     DocumentFilter,
     DocumentsGoneError,
     EncodedQuery,
+    LegNames,
     LegResults,
     Ordinals,
     ScoredDocuments,
@@ -120,7 +121,7 @@ class ClusterBackends(Backends):
         cluster: Cluster,
         meta: IndexMeta,
         facts: ClusterFacts,
-        legs: Collection[LegName],
+        legs: LegNames,
         executor: Executor,
         timeout_s: float,
     ) -> None:
@@ -136,12 +137,7 @@ class ClusterBackends(Backends):
         self._probed = -_BETWEEN_PROBES_S
 
     def search(
-        self,
-        query: EncodedQuery,
-        legs: Collection[LegName],
-        count: int,
-        allowed: DocumentFilter | None,
-        deadline: float,
+        self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
         """Search these legs until the `perf_counter` time `deadline`. Every leg gets an outcome."""
         trip = partial(self.find, list(legs), query, count, allowed, deadline)
@@ -151,7 +147,7 @@ class ClusterBackends(Backends):
         return LegResults(split(outcome, legs), query, named=named)
 
     def find(
-        self, names: Sequence[LegName], query: EncodedQuery, count: int, allowed: DocumentFilter | None, deadline: float
+        self, names: LegNames, query: EncodedQuery, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> tuple[dict[LegName, ScoredDocuments | Exception], Ordinals]:
         """Find the best `count` documents of each leg, and those that the query names. A leg that fails has an
         exception in place of its result, TimeoutError if it is late; if all fail, it is raised. ValueError if `count`

@@ -22,11 +22,10 @@ from lightretriever.service import errors
 from lightretriever.service.collections.collections import DEFAULT, Collections
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.execution.watching import keep_reading
-from lightretriever.service.http.handling import COLLECTION
+from lightretriever.service.http.handling import COLLECTION, AppState
 from lightretriever.service.http.middleware import Envelope
 from lightretriever.service.http.openapi import description
 from lightretriever.service.http.routes import router, served
-from lightretriever.service.http.state import AppState
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings

@@ -24,14 +24,13 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.errors import TooManyValuesError
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, text_of
+from lightretriever.artifacts.tokens.tokenizer import text_of
 from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, DocumentsGoneError, EncodedQuery, Ordinals
 from lightretriever.service.errors import DeadlineError, InvalidRequestError
-from lightretriever.service.schemas import LegName, Matched, Plain, SearchRequest
+from lightretriever.service.schemas import LegName, Matched, Plain
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.explain import explanations, query_words
-from lightretriever.service.search.filters import count_in_ranges
 from lightretriever.service.search.fusion import CandidateTable, Fused
 from lightretriever.service.search.ranking import Ranked
 from lightretriever.service.search.request import SearchContext
@@ -86,7 +85,7 @@ def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
     request, window = plan.request, slice(plan.request.offset, plan.request.offset + plan.request.k)
     columns = np.array(ranking.order[window], np.intp)
     documents = _fetch(context, table.ordinals[columns])
-    hits = _hits(candidates, columns, _kept(documents, request), request.offset)
+    hits = _hits(candidates, columns, documents, request.offset)
     if request.snippets is not None:
         _add_snippets(context, candidates.query, documents, hits)
     if request.explain and hits:
@@ -118,7 +117,7 @@ def build_listing(context: SearchContext, ordinals: Ordinals, total: int, allowe
     documents = _fetch(context, ordinals)
     hits: list[Plain] = [
         {"id": document_id, "rank": rank, "score": 0.0, "dense": None, "sparse": None, "fields": fields}
-        for rank, (document_id, fields) in enumerate(_kept(documents, request), start=request.offset + 1)
+        for rank, (document_id, fields) in enumerate(documents, start=request.offset + 1)
     ]
     if request.snippets is not None:
         _add_snippets(context, _NO_QUERY, documents, hits)
@@ -150,8 +149,8 @@ def _fetch(context: SearchContext, ordinals: Ordinals) -> Documents:
 
 
 def _add_snippets(context: SearchContext, query: EncodedQuery, documents: Documents, hits: list[Plain]) -> None:
-    """Add the snippets of each hit's document."""
-    wanted = context.plan.request.snippets
+    """Add the snippets of each hit's document, and leave out fields that were read for them alone."""
+    wanted, kept = context.plan.request.snippets, context.plan.request.fields
     if wanted is None or not documents:
         return
     with context.clock.measure("snippets"):
@@ -160,16 +159,8 @@ def _add_snippets(context: SearchContext, query: EncodedQuery, documents: Docume
         snippets = snippets_of(fields, vocabulary, query, names, wanted.length, context.require_time)
     for hit, of_hit in zip(hits, snippets, strict=True):
         hit["snippets"] = of_hit
-
-
-def _kept(documents: Documents, request: SearchRequest) -> Documents:
-    """Leave out fields that were read for snippets alone."""
-    names = request.fields
-    if names is None or request.snippets is None:
-        return documents
-    return [
-        (document_id, {name: fields[name] for name in names if name in fields}) for document_id, fields in documents
-    ]
+        if kept is not None:
+            hit["fields"] = {name: hit["fields"][name] for name in kept if name in hit["fields"]}
 
 
 def _hits(candidates: Candidates, columns: npt.NDArray[np.intp], documents: Documents, offset: int) -> list[Plain]:
@@ -252,28 +243,23 @@ def _facets(context: SearchContext, ordinals: Ordinals | None, allowed: Document
     store, names = documents.store, plan.request.facets
     context.require_time("count the facets")
     with context.clock.measure("facets"), reading():
+        counted = allowed if ordinals is None else store.of(ordinals)
         if names:
             try:
-                counted = allowed if ordinals is None else store.of(ordinals)
                 counts = [store.counts(name, counted) for name in names]
             except TooManyValuesError as error:
                 raise InvalidRequestError.at("facets", str(error)) from error
             values = [[{"value": value, "count": count} for value, count in pairs] for pairs in counts]
             facets["facets"] = dict(zip(names, values, strict=True))
-        if plan.ranges and ordinals is not None:
-            read = [fields for _, fields in documents.fetch(ordinals, list(plan.ranges))]
-            facets["facet_ranges"] = {
-                name: ranges.counted(count_in_ranges(ranges, (fields.get(name) for fields in read)))
-                for name, ranges in plan.ranges.items()
-            }
-        elif plan.ranges:
+        if plan.ranges:
             chosen = []
-            for condition in (condition for ranges in plan.ranges.values() for condition in ranges.conditions):
+            for condition in (condition for ranges in plan.ranges.values() for _, condition in ranges):
                 context.require_time("count the facets")
                 chosen.append(store.where(condition))
-            totals = iter(store.totals(chosen, allowed))
+            totals = iter(store.totals(chosen, counted))
             facets["facet_ranges"] = {
-                name: ranges.counted(next(totals) for _ in ranges.conditions) for name, ranges in plan.ranges.items()
+                name: [{**bounds, "count": next(totals)} for bounds, _ in ranges]
+                for name, ranges in plan.ranges.items()
             }
     return facets
 
@@ -302,28 +288,16 @@ def matches(
     if encoder.vocabulary.language is None or "sparse" not in table.legs:
         levels[strong] = 2
     elif not np.any(table.of("sparse") > 0):
+        words = [word for word in WORD.findall(text) if word.lower() not in STOP_WORDS]
         levels[:] = 0
-        levels[strong] = int(_knows_a_word(text, encoder.tokenizer))
+        levels[strong] = int(bool(words) and 1 in encoder.tokenizer.query_ids_of(words)[1])  # one token is a word
     elif strong.size and shares is not None and largest is not None:
-        had = _share_of_words(shares[strong], largest.astype(np.float64))
+        most = largest.astype(np.float64)
+        most[most <= 0] = most.max()
+        had = np.einsum("mt,t->m", shares[strong], most) / max(float(most @ most), _TINY)
         levels[strong[dense[strong] * had >= _STRONG * thresholds.strong]] = 2
     levels[np.isnan(dense)] = -1
     return levels
-
-
-def _share_of_words(shares: npt.NDArray[np.float32], most: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the share (m,) of the query's words that some candidates (m,) have, from the terms' shares (m, t) of
-    theirs and the largest of all candidates (t,)."""
-    most[most <= 0] = most.max()
-    squares = max(float(most @ most), _TINY)
-    had: npt.NDArray[np.float64] = np.einsum("mt,t->m", shares, most) / squares
-    return had
-
-
-def _knows_a_word(text: str, tokenizer: TextTokenizer) -> bool:
-    """True if a word of a text, stop words apart, is one token."""
-    words = [word for word in WORD.findall(text) if word.lower() not in STOP_WORDS]
-    return bool(words) and 1 in tokenizer.query_ids_of(words)[1]
 
 
 def best_match(levels: Levels | None, unjudged: str | None) -> Plain:

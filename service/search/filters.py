@@ -4,11 +4,8 @@ Conditions are checked against the bundle's declared fields, and written in the 
 """
 
 import math
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Final
 
@@ -21,9 +18,8 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_EDGES",
     "MAX_VALUES",
-    "FieldRanges",
+    "Ranges",
     "all_of",
-    "count_in_ranges",
     "count_values",
     "listed",
     "read_filter",
@@ -174,26 +170,15 @@ def _parsed(kind: FieldKind, name: str, value: object, *, last: bool = False) ->
         raise InvalidRequestError.at(name, f"{error}", value) from error
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRanges:
-    """The n + 1 ranges of a field that n edges make. edges: (n,) numbers, or milliseconds since 1970. bounds: of each
-    range `gte` and `lt` as the request spells them. conditions: of each range, as the backends read it."""
-
-    kind: FieldKind
-    edges: tuple[float, ...]
-    bounds: tuple[Plain, ...]
-    conditions: tuple[tuple[str, ...], ...]
-
-    def counted(self, counts: Iterable[int]) -> list[Plain]:
-        """Return the number of documents of each range, as `RangeCount`."""
-        return [{**bounds, "count": count} for bounds, count in zip(self.bounds, counts, strict=True)]
+Ranges = Sequence[tuple[Plain, tuple[str, ...]]]
+"""The n + 1 ranges that n edges make: of each, `gte` and `lt` as the request spells them, and its condition."""
 
 
 def read_ranges(
     facet_ranges: Mapping[str, Sequence[Any]], fields: Mapping[str, FieldKind]
-) -> tuple[dict[str, FieldRanges], list[FieldError]]:
+) -> tuple[dict[str, Ranges], list[FieldError]]:
     """Return the ranges of `facet_ranges` by field, and their errors."""
-    ranges: dict[str, FieldRanges] = {}
+    ranges: dict[str, Ranges] = {}
     errors: list[FieldError] = []
     if (together := sum(map(len, facet_ranges.values()))) > MAX_EDGES:
         return ranges, [FieldError("facet_ranges", f"at most {MAX_EDGES} edges are possible", together)]
@@ -211,10 +196,12 @@ def read_ranges(
         if not read or any(high <= low for low, high in pairwise(read)):
             errors.append(FieldError(path, "expected one edge or more, each above the one before"))
             continue
-        bounds = [_bounds(low, high) for low, high in pairwise([None, *edges, None])]
-        conditions = [read_filter(Condition.model_validate({"field": name, **bound}), fields, path) for bound in bounds]
-        ranges[name] = FieldRanges(kind, tuple(read), tuple(bounds), tuple(condition for condition, _ in conditions))
-        errors += [error for _, wrong in conditions for error in wrong]
+        ranges[name] = of_field = []
+        for low, high in pairwise([None, *edges, None]):
+            bounds = {key: edge for key, edge in (("gte", low), ("lt", high)) if edge is not None}
+            condition, wrong = read_filter(Condition.model_validate({"field": name, **bounds}), fields, path)
+            of_field.append((bounds, condition))
+            errors += wrong
     return ranges, errors
 
 
@@ -224,15 +211,3 @@ def values_of(kind: FieldKind, value: object) -> Iterator[Any]:
     for item in value if isinstance(value, list) else [] if value is None else [value]:
         with suppress(ValueError):  # an older version of the writer let it pass
             yield _PARSE[kind](item)
-
-
-def count_in_ranges(ranges: FieldRanges, values: Iterable[object]) -> list[int]:
-    """Count the documents that have a value in each range, by their values as the documents have them."""
-    counts: Counter[int] = Counter()
-    for value in values:
-        counts.update({bisect_right(ranges.edges, item) for item in values_of(ranges.kind, value)})
-    return [counts[index] for index in range(len(ranges.edges) + 1)]
-
-
-def _bounds(low: Any, high: Any) -> Plain:
-    return {name: edge for name, edge in (("gte", low), ("lt", high)) if edge is not None}

@@ -35,7 +35,7 @@ one such leg, the order is its own: rounding in the normalisation can't turn two
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite, sqrt
+from math import sqrt
 from operator import itemgetter
 from typing import Final
 
@@ -153,11 +153,7 @@ def with_documents(table: CandidateTable, ordinals: Sequence[int]) -> CandidateT
 
 
 def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: Normalization = "range") -> Fused:
-    """Fuse by the weighted sum of normalised scores; `weights` one per leg.
-
-    ValueError if a weight is negative or not finite, or if all are 0.
-    """
-    _check_weights(table, weights)
+    """Fuse by the weighted sum of normalised scores; `weights` one per leg, not all 0."""
     values = [*map(_NORMALIZATIONS[normalization], table.scores, table.ranks)]
     return _ranked(table, weights, np.array(values) * np.array(weights)[:, None])
 
@@ -214,13 +210,7 @@ def fuse_again(
 
 
 def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: float = 60.0) -> Fused:
-    """Fuse by reciprocal ranks, counted from 1; `weights` one per leg, `rank_constant` at least 0.
-
-    ValueError if a weight or the constant is negative or not finite, or if all weights are 0.
-    """
-    if not (isfinite(rank_constant) and rank_constant >= 0):
-        raise ValueError(f"the rank constant must be a number from 0 up, not {rank_constant}")
-    _check_weights(table, weights)
+    """Fuse by reciprocal ranks, counted from 1; `weights` one per leg, not all 0, `rank_constant` at least 0."""
     proposed = table.ranks > 0
     values = np.where(proposed, 1.0 / np.where(proposed, rank_constant + table.ranks, 1.0), 0.0)
     return _ranked(table, weights, values * np.array(weights)[:, None])
@@ -257,10 +247,3 @@ _NORMALIZATIONS: Final[Mapping[Normalization, Callable[[Scores, Ranks], Scores]]
     "range": _range,
     "paper": _paper,
 }
-
-
-def _check_weights(table: CandidateTable, weights: Sequence[float]) -> None:
-    if len(weights) != len(table.scores):
-        raise ValueError(f"{len(table.scores)} legs need as many weights, got {len(weights)}")
-    if not all(map(isfinite, weights)) or not any(weights) or min(weights) < 0:
-        raise ValueError(f"weights must be finite, not negative and not all 0, got {list(weights)}")

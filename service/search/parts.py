@@ -59,7 +59,8 @@ class Parts:
 
         Unless `hashed`, checks the files' hashes before it opens an index.
         """
-        reranker, patience_s = Reranker.of(settings), settings.deadline_ms / 1e3
+        reranker = None if settings.rerank_url is None else Reranker(settings.rerank_url, settings)
+        patience_s = settings.deadline_ms / 1e3
         lanes = [REQUESTS, *([] if reranker is None else [RERANK])]
         executor = Executor(lanes, settings.threads(), patience_s=patience_s)
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open

@@ -135,7 +135,10 @@ def _search(context: SearchContext) -> Plain:
             first = list(dict.fromkeys([*pinned.values(), *_best_named(context, query, results.named, table, fused)]))
         columns = np.searchsorted(table.ordinals, first).tolist() if first else []
         if first:
-            fused = _with_columns(fused, columns)
+            # They come last, unless they are in it, and with the score 0 where theirs is unknown.
+            order = np.concatenate([fused.order, np.setdiff1d(np.array(columns, np.intp), fused.order)])
+            known = {"shares": np.nan_to_num(fused.shares), "scores": np.nan_to_num(fused.scores)}
+            fused = replace(fused, order=order, **known)
         ranking = _ranked(context, table, fused, columns)
         return build_answer(
             context, Candidates(query, table, fused, levels, unjudged, ranking, [*pinned], results.named)
@@ -356,14 +359,6 @@ def _unjudged(context: SearchContext, query: EncodedQuery) -> str | None:
     if plan.thresholds is None:
         return f"The bundle has no thresholds of a match for the task {plan.task!r}."
     return None if query.dense is not None else "The query has no tokens of the dense leg."
-
-
-def _with_columns(fused: Fused, columns: list[int]) -> Fused:
-    """Return a ranking that has these columns, too: last, unless they are in it, and with the score 0 where theirs is
-    unknown."""
-    missing = np.setdiff1d(np.array(columns, np.intp), fused.order)
-    order = np.concatenate([fused.order, missing])
-    return replace(fused, order=order, shares=np.nan_to_num(fused.shares), scores=np.nan_to_num(fused.scores))
 
 
 def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:

@@ -169,11 +169,6 @@ class Reranker:
         if settings.rerank_api_key is not None:
             self._headers["authorization"] = f"Bearer {settings.rerank_api_key}"
 
-    @classmethod
-    def of(cls, settings: Settings) -> "Reranker | None":
-        """Return that of the settings, if they name one."""
-        return None if settings.rerank_url is None else cls(settings.rerank_url, settings)
-
     def scores(self, query: str, documents: Sequence[dict[str, Any]], deadline: float) -> list[float]:
         """Return a score for each document, of its title and text, and give up a second after the `perf_counter` time
         `deadline`. TimeoutError if too many searches wait for the model, OSError if there is no answer, ValueError if

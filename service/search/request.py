@@ -21,7 +21,7 @@ from lightretriever.service import schemas
 from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.search.filters import FieldRanges, all_of, listed, read_filter, read_ranges
+from lightretriever.service.search.filters import Ranges, all_of, listed, read_filter, read_ranges
 from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Plan:
     deadline_ms: float
     max_explained: int
     condition: tuple[str, ...] | None
-    ranges: Mapping[str, FieldRanges]
+    ranges: Mapping[str, Ranges]
     kinds: Mapping[str, FieldKind]
     rerank: bool
     thresholds: MatchThresholds | None
@@ -225,7 +225,7 @@ class RequestReader:
 
     def _read(self, request: schemas.SearchRequest, max_explained: int) -> tuple[Plan, list[FieldError]]:
         """Return a search with every default filled in, and everything that is wrong with it."""
-        settings, fusion, condition, ranges = self.settings, request.fusion, None, dict[str, FieldRanges]()
+        settings, fusion, condition, ranges = self.settings, request.fusion, None, dict[str, Ranges]()
         candidates, operators = candidates_of(request, settings), read_operators(request.query or "")
         errors = list(self._of_search(request, candidates, operators))
         if request.facet_ranges:

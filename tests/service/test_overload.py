@@ -14,8 +14,8 @@ from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import OverloadedError
 from lightretriever.service.http.app import create_app
+from lightretriever.service.http.handling import Admission
 from lightretriever.service.http.lanes import LIGHT_S
-from lightretriever.service.http.state import Admission
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import live, warm
