@@ -12,9 +12,9 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from lightretriever.artifacts.documents.fields import Order
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array, Int64Array
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.execution.executor import Outcome
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 LegNames = Collection[LegName]
-Ordinals = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float32]
+Ordinals = Int64Array
+Scores = Float32Array
 
 DocumentFilter = Any
 """The documents that match a condition, in a form that only the backends read: see `DocumentStore.where`."""
@@ -65,9 +65,9 @@ class QueryTokens(NamedTuple):
     """The tokens of a query in the dense leg: distinct `ids` (u,) int32, ascending, their `counts` (u,) int64, and
     their `weights` (u,) float32 in the sum of table rows."""
 
-    ids: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
+    ids: Int32Array
+    counts: Int64Array
+    weights: Float32Array
 
 
 NO_ORDINALS: Final[Ordinals] = np.empty(0, np.int64)
@@ -87,28 +87,26 @@ class EncodedQuery:
     """
 
     terms: list[str]
-    counts: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float32]
+    counts: Int64Array
+    weights: Float32Array
     tokens: QueryTokens
-    dense: npt.NDArray[np.float32] | None
-    parts: npt.NDArray[np.float32] | None = None
+    dense: Float32Array | None
+    parts: Float32Array | None = None
     head: bool = False
     text: str | None = None
     named: Sequence[tuple[str, ...]] = ()
 
     @classmethod
-    def of_model(
-        cls, terms: Sequence[str], weights: npt.NDArray[np.float32], dense: npt.NDArray[np.float32] | None
-    ) -> "EncodedQuery":
+    def of_model(cls, terms: Sequence[str], weights: Float32Array, dense: Float32Array | None) -> "EncodedQuery":
         """A query that a model encoded: weights of distinct terms (t,), and a vector (D,) of length 1, if any."""
         return cls(list(terms), np.ones(len(terms), np.int64), weights, NO_TOKENS, dense)
 
-    def dense_shares(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def dense_shares(self, vectors: Float32Array) -> Float32Array:
         """Return each token's share of the dense scores of documents, (m, u) float32: its part of the query's vector
         times the document's vector, of (m, D). ValueError if the query was encoded without `parts`."""
         if self.parts is None:
             raise ValueError("the query was encoded without the parts of its dense vector")
-        shares: npt.NDArray[np.float32] = np.einsum("md,td->mt", vectors, self.parts)
+        shares: Float32Array = np.einsum("md,td->mt", vectors, self.parts)
         return shares
 
 
@@ -120,8 +118,8 @@ class ReadCandidates(NamedTuple):
     """
 
     documents: Ordinals
-    shares: npt.NDArray[np.float32]
-    vectors: npt.NDArray[np.float32]
+    shares: Float32Array
+    vectors: Float32Array
     dense: Scores
 
 
@@ -163,7 +161,7 @@ class Leg(Protocol):
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents (m,) exactly as `search` does: (m,) float32. ValueError for an unknown ordinal."""
 
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
         """Return the shares of the scores of given documents: in the sparse leg each term's, (m, t) float32, in the
         dense leg each token's, (m, u) float32."""
 
@@ -197,7 +195,7 @@ class DocumentStore(Protocol):
     def ordinal(self, document_id: str) -> int | None:
         """Return the ordinal of the document with this id, None if there is none."""
 
-    def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
+    def terms(self, ordinal: int) -> tuple[list[str], Int32Array]:
         """Return all terms (n,) of a document, and their impacts (n,) int32."""
 
     def of(self, ordinals: Ordinals) -> DocumentFilter:
@@ -264,7 +262,7 @@ class Backends(ABC):
         """Search these legs in parallel until `deadline`, each as `Leg.search` does. Every leg gets an outcome."""
 
     @abstractmethod
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def vectors(self, ordinals: Ordinals) -> Float32Array:
         """Return the vectors of documents (m,) as the index has them, quantised or not: (m, D) float32."""
 
     def within(self, deadline: float) -> AbstractContextManager[None]:

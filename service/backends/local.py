@@ -1,7 +1,6 @@
 """The legs of a bundle on this machine, and its backends, which search them: Faiss and Lucene at the same time."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -10,10 +9,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import DenseIndex, best_first, products
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, start_jvm
 from lightretriever.artifacts.sparse.spelling import Spelling
@@ -102,9 +101,9 @@ class LuceneSparse:
         """Score given documents; 0.0 for a document that shares no term. ValueError for an unknown ordinal."""
         return self._index.scores(query.terms, query.weights, ordinals)
 
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
         """Return each term's share: its weight times its impact in the document."""
-        shares: npt.NDArray[np.float32] = self._index.impacts(query.terms, ordinals).astype(np.float32)
+        shares: Float32Array = self._index.impacts(query.terms, ordinals).astype(np.float32)
         shares *= query.weights
         return shares
 
@@ -137,21 +136,21 @@ class FaissDense:
         """Score given documents."""
         return self._index.scores(_vector(query), ordinals)
 
-    def scored(self, query: EncodedQuery, ordinals: Ordinals) -> tuple[npt.NDArray[np.float32], Scores]:
+    def scored(self, query: EncodedQuery, ordinals: Ordinals) -> tuple[Float32Array, Scores]:
         """Return the vectors of given documents (m, D), as the index has them, and their scores (m,)."""
         vectors = self._index.vectors(ordinals)
         return vectors, products(vectors, _vector(query))
 
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
         """Return each token's share. ValueError without parts of the query's vector."""
         return query.dense_shares(self._index.vectors(ordinals))
 
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def vectors(self, ordinals: Ordinals) -> Float32Array:
         """Return the vectors of documents (m, D), as the index has them."""
         return self._index.vectors(ordinals)
 
 
-def _vector(query: EncodedQuery) -> npt.NDArray[np.float32]:
+def _vector(query: EncodedQuery) -> Float32Array:
     """Return the dense vector (D,) of a query. ValueError if it was encoded without one."""
     if query.dense is None:
         raise ValueError("the query was encoded without its dense vector")
@@ -221,7 +220,7 @@ class LocalBackends(Backends):
                 return _results(outcomes, query)
             if not query.named:
                 return LegResults(outcomes, query)
-            no_terms: tuple[list[str], npt.NDArray[np.float32]] = [], np.empty(0, np.float32)
+            no_terms: tuple[list[str], Float32Array] = [], np.empty(0, np.float32)
             # Of the documents, as the sparse leg may not answer.
             seek = partial(self.documents.find, no_terms, 1, NO_ORDINALS, allowed, named=query.named)
             matched = call_here(seek, deadline).value
@@ -254,7 +253,7 @@ class LocalBackends(Backends):
             results.read = ReadCandidates(documents, shares, vectors, scores)
         return results
 
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def vectors(self, ordinals: Ordinals) -> Float32Array:
         """Return the vectors of documents (m, D), as the index has them. ValueError without a dense leg."""
         if self._dense is None:
             raise ValueError("the bundle has no dense leg")
@@ -305,17 +304,10 @@ class LiveBackends(LocalBackends):
         self._bundled.close()
 
 
-def open_local(bundle: Bundle, settings: Settings, executor: Executor, *, hashed: bool = True) -> LocalBackends:
+def open_local(bundle: Bundle, settings: Settings, executor: Executor) -> LocalBackends:
     """Open the indexes of a bundle, and the journal in the folder `live` of the settings, if it is named, and add the
-    lane of the dense leg to the executor. BundleError, JavaError, and what `LiveStore` raises.
-
-    Unless `hashed`, checks the files' hashes first, while the JVM starts.
-    """
-    with ThreadPoolExecutor(1) as thread:
-        checked = None if hashed else thread.submit(bundle.check_hashes)
-        start_jvm(SEARCH_HEAP_MB if settings.live is None else DEFAULT_HEAP_MB)
-        if checked is not None:
-            checked.result()
+    lane of the dense leg to the executor. BundleError, JavaError, and what `LiveStore` raises."""
+    start_jvm(SEARCH_HEAP_MB if settings.live is None else DEFAULT_HEAP_MB)
     index, language, dense = bundle.sparse(), bundle.manifest.sparse.language, None
     try:
         if bundle.manifest.dense is not None:

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
@@ -32,6 +31,7 @@ from lightretriever.artifacts.cluster.queries import (
 from lightretriever.artifacts.cluster.schema import FIRST_LIVE, MAX_FOUND, IndexMeta, filter_field, read_features
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import BundleError, ClusterError, ClusterTimeoutError, TooManyValuesError
 from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB, start_jvm
 from lightretriever.service.backends.base import (
@@ -89,14 +89,14 @@ class ClusterLeg:
         hits = read_hits(self.name, self._backends.ask_one(asked))
         return np.array(_each(ordinals, dict(zip(*(part.tolist() for part in hits), strict=True))), np.float32)
 
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
         """Return the share of each token or term, from the documents' vectors or impacts."""
         if self.name == "dense":
             return query.dense_shares(self._backends.vectors(ordinals))
         features = [read_features(source) for source in self._backends.documents.sources(ordinals, "impacts")]
         impacts = [[row.get(term, 0) for term in query.terms] for row in features]
         rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
-        shares: npt.NDArray[np.float32] = (rows * query.weights).astype(np.float32)
+        shares: Float32Array = (rows * query.weights).astype(np.float32)
         return shares
 
     def asked(self, query: EncodedQuery, count: int, allowed: DocumentFilter | None, *, every: bool = False) -> Query:
@@ -164,7 +164,7 @@ class ClusterBackends(Backends):
                 named += [hit["fields"]["ordinal"][0] for hit in hits]
         return legs, np.array(list(dict.fromkeys(named)), np.int64)
 
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
+    def vectors(self, ordinals: Ordinals) -> Float32Array:
         """Return the vectors of documents (m, D), as the bundle has them."""
         rows = np.array(self.documents.sources(ordinals, "vector"), np.float32)
         return rows.reshape(-1, self.meta.dimension or 1)
@@ -295,7 +295,7 @@ class ClusterDocuments:
         hits = self._hits({"size": 1, "query": query, "_source": False, "docvalue_fields": ["ordinal"]})
         return int(hits[0]["fields"]["ordinal"][0]) if hits else None
 
-    def terms(self, ordinal: int) -> tuple[list[str], npt.NDArray[np.int32]]:
+    def terms(self, ordinal: int) -> tuple[list[str], Int32Array]:
         """Return all terms (n,) of a document, in order, and their impacts (n,) int32."""
         features = sorted(read_features(self.sources(np.array([ordinal]), "impacts")[0]).items())
         return [term for term, _ in features], np.array([impact for _, impact in features], np.int32)

@@ -244,7 +244,10 @@ def _open(path: Path, settings: Settings, metrics: Metrics, rules: RulesFile | N
     if verified and (problems := verify_bundle(path, indexes=indexes)):
         more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BundleError(f"{path}: {problems[0]}{more}")
-    engine = SearchEngine.open(Bundle.open(path, indexes=indexes), settings, metrics, rules, hashed=verified)
+    bundle = Bundle.open(path, indexes=indexes)
+    if not verified:
+        bundle.check_hashes()
+    engine = SearchEngine.open(bundle, settings, metrics, rules)
     if _signature(path) != before:
         engine.close()
         raise BundleError(f"{path}: the folder was replaced while it was opened.", remedy="Try again.")

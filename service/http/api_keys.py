@@ -55,14 +55,11 @@ class ApiKeys(WatchedFile[list[KeyEntry]]):
         if api_key is None:
             raise UnauthorizedError("This API key is not known.")
         if scope not in api_key.scopes:
-            raise ForbiddenError(
-                f"The API key {api_key.name!r} has no scope {scope!r}; it has: {', '.join(api_key.scopes)}."
-            )
+            scopes = ", ".join(api_key.scopes)
+            raise ForbiddenError(f"The API key {api_key.name!r} has no scope {scope!r}; it has: {scopes}.")
         if api_key.collections is not None and collection not in api_key.collections:
-            raise ForbiddenError(
-                f"The API key {api_key.name!r} is not for the collection {collection!r}, but for: "
-                f"{', '.join(api_key.collections)}."
-            )
+            names = ", ".join(api_key.collections)
+            raise ForbiddenError(f"The API key {api_key.name!r} is not for {collection!r}, but for: {names}.")
         return api_key.name
 
 

@@ -6,14 +6,12 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -49,7 +47,7 @@ def create_app(
     source: Path | SearchEngine | Collections,
     settings: Settings | None = None,
     *,
-    on_ready: Callable[[], None] | None = None,
+    on_ready: Callable[[], None] = lambda: None,
     on_stopped: Callable[[], None] = lambda: None,
 ) -> "Application":
     """Make the application that serves a bundle, or several.
@@ -63,10 +61,41 @@ def create_app(
         chosen = settings or Settings()
     else:
         chosen = (source.first if isinstance(source, Collections) else source).settings
-    state = AppState(chosen, _tracing())
-    return Application(
-        state, partial(_lifespan, source=source, settings=chosen, on_ready=on_ready, on_stopped=on_stopped)
-    )
+
+    @asynccontextmanager
+    async def lifespan(app: Application) -> AsyncIterator[None]:
+        if isinstance(source, Path):
+            collections = Collections.open({DEFAULT: source}, chosen)
+        else:
+            collections = source if isinstance(source, Collections) else Collections({DEFAULT: EngineHolder(source)})
+        app.state.collections = collections
+        stop = Event()
+        for holder in collections:
+            holder.start()
+        rules = (holder.engine.parts.rules for holder in collections)
+        watched = [*app.state.watched, *(file for file in rules if file is not None)]
+        tasks = [
+            asyncio.create_task(keep_reading(watched)),
+            asyncio.create_task(_refresh(collections.metrics)),
+            asyncio.create_task(_warm_up(app.state, stop, on_ready)),
+        ]
+        try:
+            yield
+        finally:
+            stop.set()
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            for holder in collections:
+                holder.stop()
+            if isinstance(source, Path):
+                collections.close()
+            if app.state.tracing is not None:
+                await asyncio.to_thread(app.state.tracing.close)
+            on_stopped()
+
+    return Application(AppState(chosen, _tracing()), lifespan)
 
 
 class Application:
@@ -75,8 +104,8 @@ class Application:
     def __init__(self, state: AppState, lifespan: Callable[["Application"], AbstractAsyncContextManager[None]]) -> None:
         self.state = state
         self._description = description(router.routes, state.settings)
-        routes = [*served(), Route("/openapi.json", self._describe)]
-        app: ASGIApp = _Router(routes, lifespan)
+        routes = [*served(), Route("/openapi.json", lambda _: JSONResponse(self._description))]
+        app: ASGIApp = _Router(routes, redirect_slashes=False, lifespan=lifespan)
         app = GZipMiddleware(app, _MIN_GZIPPED, _GZIP_LEVEL, _MIN_IN_THREAD)
         self._app = Envelope(app, metrics=lambda: state.collections.metrics, tracing=lambda: state.tracing)
 
@@ -89,15 +118,9 @@ class Application:
         scope["app"] = self
         await self._app(scope, receive, send)
 
-    async def _describe(self, request: Request) -> Response:
-        return JSONResponse(self._description)
-
 
 class _Router(Router):
     """Serves every route below `/collections/NAME` too, for that collection. Raises the service's own errors."""
-
-    def __init__(self, routes: list[Route], lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> None:
-        super().__init__(routes, redirect_slashes=False, lifespan=lifespan)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -123,47 +146,6 @@ def _below_collection(scope: Scope) -> Response | None:
     return None if match["rest"] else RedirectResponse(f"{name}/{'?' if query else ''}{query}")
 
 
-@asynccontextmanager
-async def _lifespan(
-    app: Application,
-    *,
-    source: Path | SearchEngine | Collections,
-    settings: Settings,
-    on_ready: Callable[[], None] | None,
-    on_stopped: Callable[[], None],
-) -> AsyncIterator[None]:
-    if isinstance(source, Path):
-        collections = Collections.open({DEFAULT: source}, settings)
-    else:
-        collections = source if isinstance(source, Collections) else Collections({DEFAULT: EngineHolder(source)})
-    app.state.collections = collections
-    stop = Event()
-    for holder in collections:
-        holder.start()
-    rules = (holder.engine.parts.rules for holder in collections)
-    watched = [*app.state.watched, *(file for file in rules if file is not None)]
-    tasks = [
-        asyncio.create_task(keep_reading(watched)),
-        asyncio.create_task(_refresh(collections.metrics)),
-        asyncio.create_task(_warm_up(app.state, stop, on_ready)),
-    ]
-    try:
-        yield
-    finally:
-        stop.set()
-        for task in tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        for holder in collections:
-            holder.stop()
-        if isinstance(source, Path):
-            collections.close()
-        if app.state.tracing is not None:
-            await asyncio.to_thread(app.state.tracing.close)
-        on_stopped()
-
-
 def _tracing() -> "Tracing | None":
     """Open tracing if OpenTelemetry's variables name a collector; otherwise its packages are not loaded."""
     variable = next(filter(os.environ.get, _COLLECTOR), None)
@@ -186,7 +168,7 @@ async def _refresh(metrics: Metrics) -> None:
         await asyncio.sleep(_REFRESH_S)
 
 
-async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | None) -> None:
+async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None]) -> None:
     cold = list(state.collections)
     while cold:
         try:
@@ -197,8 +179,7 @@ async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None] | 
             await asyncio.sleep(_WARM_UP_PAUSE_S)
         else:
             cold.pop(0)
-    if on_ready is not None:
-        on_ready()
+    on_ready()
 
 
 def _routing_error(scope: Scope, error: HTTPException) -> errors.ServiceError:

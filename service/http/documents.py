@@ -192,7 +192,7 @@ async def _changed(
             pause = min(1.5 * pause, _MAX_POLL_S)
     except asyncio.CancelledError as error:
         raise errors.DeadlineError(
-            "The change was made, but the service stops, and another process may lack it."
+            "The change was made, but the service stops: another process may lack it."
         ) from error
     return answered
 

@@ -68,9 +68,7 @@ class Admission:
     def check(self) -> None:
         """Raise OverloadedError if there is no room for another request."""
         if self.admitted >= self.limit:
-            raise OverloadedError(
-                f"{self.waiting} requests wait already, as many as may (max_waiting). Try again in a moment."
-            )
+            raise OverloadedError(f"{self.waiting} requests wait already (max_waiting). Try again in a moment.")
 
     @contextmanager
     def enter(self) -> Iterator[None]:

@@ -68,7 +68,13 @@ def parse(body: bytes, model: type[M]) -> M:
     """Read JSON into a model. Don't call it in an event loop: a large body takes milliseconds. Of a key that stands
     twice, the last value counts. InvalidBodyError for invalid JSON (including bad UTF-8, NaN, lone surrogates and
     nesting beyond 1,024), InvalidRequestError if it has too many values, or does not fit the model."""
-    return _validated(_loaded(body), model)
+    if body.count(b",") > _MAX_COMMAS:
+        message = f"there are more than {_MAX_COMMAS:,} commas in it; send fewer values"
+        raise errors.InvalidRequestError.at("body", message)
+    try:
+        return _validated(orjson.loads(body), model)
+    except orjson.JSONDecodeError as error:
+        raise errors.InvalidBodyError(f"The body is not JSON: {error}.") from error
 
 
 def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
@@ -114,9 +120,7 @@ def parse_documents(body: bytes, model: type[M]) -> list[M]:
         except errors.ServiceError as error:
             raise error.within(f"lines.{number}") from error
     if not read:
-        raise errors.InvalidRequestError.of(
-            errors.FieldError("body", "there is no line in it; send one document on each")
-        )
+        raise errors.InvalidRequestError.at("body", "there is no line in it; send one document on each")
     return read
 
 
@@ -131,25 +135,13 @@ def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:
     return Response(orjson.dumps(answer, default=BaseModel.model_dump), media_type=JSON)
 
 
-def _loaded(body: bytes) -> Any:
-    if body.count(b",") > _MAX_COMMAS:
-        message = f"there are more than {_MAX_COMMAS:,} commas in it; send fewer values"
-        raise errors.InvalidRequestError.at("body", message)
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise errors.InvalidBodyError(f"The body is not JSON: {error}.") from error
-
-
 def _validated(content: Any, model: type[M]) -> M:
     try:
         return model.model_validate(content)
     except ValidationError as error:
         count = error.error_count()
         if count > _MAX_WRONG:
-            raise errors.InvalidRequestError.of(
-                errors.FieldError("body", f"{count:,} fields or values in it are wrong")
-            ) from None
+            raise errors.InvalidRequestError.at("body", f"{count:,} fields or values in it are wrong") from None
         raise errors.InvalidRequestError.of(*field_errors(error), count=count) from error
 
 
@@ -161,9 +153,7 @@ def _check_media_type(request: Request, media: str) -> bool:
         raise errors.MediaTypeError(f"The header Content-Type is {shown}; send the body as {media}.")
     encoding = ", ".join(request.headers.getlist("content-encoding"))
     if encoding.strip().lower() not in ("", "identity", "gzip", "x-gzip"):
-        raise errors.MediaTypeError(
-            f"The header Content-Encoding is {encoding[:100]!r}; send the body plain or as gzip."
-        )
+        raise errors.MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send plain JSON, or gzip.")
     return "gzip" in encoding.lower()
 
 
@@ -190,9 +180,7 @@ def _unpacked(body: bytes, limit: int) -> bytes:
     if len(content) > limit:
         raise _too_large(limit)
     if not unpacker.eof or unpacker.unused_data:
-        raise errors.InvalidBodyError(
-            "The body's gzip data is cut off, or something follows it; pack it as one member."
-        )
+        raise errors.InvalidBodyError("The body's gzip data is cut off, or more follows it; pack it as one member.")
     return content
 
 

@@ -79,9 +79,17 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
     document["servers"] = [{"url": "."}]
     _, definitions = models_json_schema(list(_MODELS.items()), ref_template="#/components/schemas/{model}")
     document["components"] = {"schemas": definitions["$defs"]}
-    _set_limits(definitions["$defs"], settings)
+    search = definitions["$defs"]["SearchRequest"]["properties"]
+    search["query"]["maxLength"] = settings.max_query_chars
+    search["k"]["maximum"] = search["candidates"]["anyOf"][0]["maximum"] = settings.max_candidates
+    search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
+    definitions["$defs"]["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch
+    definitions["$defs"]["EncodeRequest"]["properties"]["text"]["maxLength"] = settings.max_query_chars
     if settings.api_keys_file is not None:
-        _set_security(document)
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for operation in (operation for path in document["paths"].values() for operation in path.values()):
+            if str(errors.UnauthorizedError.status) in operation["responses"]:
+                operation["security"] = [{"key": []}]
     document["x-error-kinds"] = {
         kind: {"statuses": error.statuses(), "title": error.title, "description": error.__doc__}
         for kind, error in errors.KINDS.items()
@@ -102,22 +110,3 @@ def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int, dict[str,
         texts.setdefault(kind.status, []).append(f"`{kind.kind}`: {kind.title}.")
     content = {PROBLEM_JSON: _body(schemas.Problem)}
     return {status: {"description": " ".join(text), "content": content} for status, text in texts.items()}
-
-
-def _set_limits(definitions: dict[str, Any], settings: Settings) -> None:
-    search = definitions["SearchRequest"]["properties"]
-    search["query"]["maxLength"] = settings.max_query_chars
-    search["k"]["maximum"] = settings.max_candidates
-    search["candidates"]["anyOf"][0]["maximum"] = settings.max_candidates
-    search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
-    definitions["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch
-    definitions["EncodeRequest"]["properties"]["text"]["maxLength"] = settings.max_query_chars
-
-
-def _set_security(document: dict[str, Any]) -> None:
-    """Mark the operations that need a key: those that may answer 401."""
-    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    for operations in document["paths"].values():
-        for operation in operations.values():
-            if str(errors.UnauthorizedError.status) in operation["responses"]:
-                operation["security"] = [{"key": []}]

@@ -3,48 +3,35 @@
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
-from fastapi import Response
+from starlette.responses import Response
 
-__all__ = ["Page"]
-
+__all__ = ["read_page"]
 
 _PART: Final = re.compile(r'<link rel="stylesheet" href="(?P<style>[^"]+)">|<script src="(?P<script>[^"]+)"></script>')
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page and its content security policy."""
+def read_page(path: Path) -> Callable[[], Response]:
+    """Return what makes a page's answer, with the scripts and styles inline that it names (`src`, `href`). The policy
+    lists their hashes, so an injected script never runs. OSError for a missing part."""
 
-    html: bytes
-    policy: str
+    def inlined(part: re.Match[str]) -> str:
+        tag = str(part.lastgroup)
+        return f"<{tag}>\n{(path.parent / part[tag]).read_text('utf-8')}</{tag}>"
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read a page and inline the scripts and styles of its folder that it names (`src`, `href`). The policy lists
-        their hashes, so an injected script never runs. Raises OSError for a missing part."""
-        html = _PART.sub(lambda part: _inlined(path.parent, part), path.read_text("utf-8"))
-        policy = (
-            f"default-src 'none'; script-src {_hashes(html, 'script')}; style-src {_hashes(html, 'style')}; "
-            "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-        return cls(html.encode(), policy)
+    def hashes(tag: str) -> str:
+        contents = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        digests = (hashlib.sha256(content.encode()).digest() for content in contents)
+        return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
-    def response(self) -> Response:
-        """Return the page as an answer."""
-        headers = {"content-security-policy": self.policy, "cache-control": "no-cache"}
-        return Response(self.html, headers=headers, media_type="text/html")
-
-
-def _inlined(folder: Path, part: re.Match[str]) -> str:
-    tag = str(part.lastgroup)
-    return f"<{tag}>\n{(folder / part[tag]).read_text('utf-8')}</{tag}>"
-
-
-def _hashes(html: str, tag: str) -> str:
-    contents = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
-    digests = (hashlib.sha256(content.encode()).digest() for content in contents)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    html = _PART.sub(inlined, path.read_text("utf-8"))
+    policy = (
+        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {"content-security-policy": policy, "cache-control": "no-cache"}
+    return partial(Response, html.encode(), headers=headers, media_type="text/html")

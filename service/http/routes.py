@@ -32,7 +32,7 @@ from lightretriever.service.http.info import bundle_facts, info_of, list_collect
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address
 from lightretriever.service.http.lanes import MAX_LIGHT_BYTES
 from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, describe
-from lightretriever.service.http.pages import Page
+from lightretriever.service.http.pages import read_page
 from lightretriever.service.search.engine import SearchEngine
 
 __all__ = ["router", "served"]
@@ -40,7 +40,7 @@ __all__ = ["router", "served"]
 
 router = APIRouter(default_response_class=Response)
 
-_PAGE: Final = Page.read(Path(__file__).parents[1] / "static" / "page.html")
+_PAGE: Final = read_page(Path(__file__).parents[1] / "static" / "page.html")
 _RELOAD: Final = (*KEY, NotFoundError, BundleRefusedError, NotReadyError)
 _FIELDS: Final = schemas.SearchRequest.model_json_schema()["properties"]
 _ADDRESS: Final = [
@@ -161,7 +161,7 @@ async def reload(request: Request) -> Response:
 @router.get("/", **describe("Search page", answer="text/html", tag="pages"))
 async def page(request: Request) -> Response:
     """Return a page that searches as you type."""
-    return _PAGE.response()
+    return _PAGE()
 
 
 def _warnings(engine: SearchEngine) -> Iterator[str]:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.tokens.tokenizer import text_of
 from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, DocumentsGoneError, EncodedQuery, Ordinals
@@ -219,18 +220,14 @@ def _add_explanations(
         hit["explanation"] = explanation
 
 
-def _shares(
-    context: SearchContext, name: LegName, query: EncodedQuery, ordinals: Ordinals
-) -> npt.NDArray[np.float32] | None:
+def _shares(context: SearchContext, name: LegName, query: EncodedQuery, ordinals: Ordinals) -> Float32Array | None:
     """Return each term's or token's share of a leg's score of documents; None if the leg fails."""
     try:
         return context.parts.backends.legs[name].shares(query, ordinals)
     except DocumentsGoneError:
         raise
     except TimeoutError as error:
-        raise DeadlineError(
-            "There was no time left to read which words the documents have. Allow more time."
-        ) from error
+        raise DeadlineError("There was no time left to read the documents' words. Allow more time.") from error
     except Exception as error:
         context.log_failure(name, error)
         return None
@@ -269,8 +266,8 @@ def matches(
     text: str,
     table: CandidateTable,
     encoder: QueryEncoder,
-    shares: npt.NDArray[np.float32] | None,
-    largest: npt.NDArray[np.float32] | None,
+    shares: Float32Array | None,
+    largest: Float32Array | None,
 ) -> Levels | None:
     """Return the level of each candidate of a query, encoded from the tokens of `text` alone. None without thresholds
     or dense scores.

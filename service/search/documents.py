@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
+from lightretriever.artifacts.dtypes import Int64Array
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import text_of
 from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneError, DocumentStore, UnavailableError
@@ -62,7 +62,7 @@ class Documents:
         self.fields: list[str] = sorted({"title", "text", *names} - {_ID_FIELD})
         """Names of the fields."""
 
-    def fetch(self, ordinals: npt.NDArray[np.int64], fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
+    def fetch(self, ordinals: Int64Array, fields: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
         """Return id and fields of documents (m,), in the order given; `fields` None: all."""
         documents = []
         for document in self._read(ordinals):
@@ -133,7 +133,7 @@ class Documents:
             except DocumentsGoneError as error:
                 ordinals = ordinals[~np.isin(ordinals, list(error.ordinals))]
 
-    def _read(self, ordinals: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
+    def _read(self, ordinals: Int64Array) -> list[dict[str, Any]]:
         if not ordinals.size:
             return []
         with reading():

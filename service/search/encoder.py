@@ -18,8 +18,8 @@ from time import perf_counter
 from typing import Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.weights import weighted_ids
@@ -49,7 +49,7 @@ class QueryEncoder:
         tokenizer: TextTokenizer,
         tables: Mapping[str, TokenTable],
         vocabulary: Vocabulary | None = None,
-        idf: npt.NDArray[np.float32] | None = None,
+        idf: Float32Array | None = None,
         heads: Mapping[str, HeadQueries] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
@@ -108,9 +108,7 @@ class QueryEncoder:
             clock.add("encode", started)
         return EncodedQuery(names, counts, weights, tokens, vector, text=text if unsplit else None)
 
-    def of_document(
-        self, terms: Sequence[str], impacts: npt.NDArray[np.int32], vector: npt.NDArray[np.float32] | None
-    ) -> EncodedQuery:
+    def of_document(self, terms: Sequence[str], impacts: Int32Array, vector: Float32Array | None) -> EncodedQuery:
         """Return the query for documents like one that has these terms (n,) with impacts (n,), and this vector (D,), if
         any. Its heaviest term weighs as much as a word of a text, the others by their impacts beside it.
         """
@@ -130,7 +128,7 @@ class QueryEncoder:
             return False
         return True
 
-    def vectors(self, texts: Sequence[str], task: str) -> npt.NDArray[np.float32]:
+    def vectors(self, texts: Sequence[str], task: str) -> Float32Array:
         """Return the dense vectors of texts (n, D), of length 1; 0 for a text without tokens or direction. KeyError for
         a task without a table, TokenizerError for a text that the tokenizer fails on."""
         ids, lengths = self.tokenizer.query_ids_of(texts)
@@ -142,7 +140,7 @@ class QueryEncoder:
     def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
         """Add each token's part of the dense vector to a query."""
         rows = self.tables[task].rows(query.tokens.ids) * query.tokens.weights[:, None]
-        parts: npt.NDArray[np.float32] = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
+        parts: Float32Array = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
         return replace(query, parts=parts)
 
     def _terms(self, texts: list[str], ids: Sequence[list[int]] | None, field: str) -> list[list[str]]:
@@ -156,7 +154,7 @@ class QueryEncoder:
 
     def _weighed(
         self, bags: Sequence[list[str]], factors: Sequence[float]
-    ) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    ) -> tuple[list[str], Int64Array, Float32Array]:
         """Return the distinct terms of a query and of added texts, their counts and their weights in the sparse leg.
         Sums of weight times impact are exact, as `weighted_ids` says."""
         counts, sums = _summed(bags, factors)

@@ -82,20 +82,18 @@ class SearchEngine:
         settings: Settings | None = None,
         metrics: Metrics | None = None,
         rules: RulesFile | None = None,
-        *,
-        hashed: bool = True,
     ) -> Self:
         """Open all parts of a bundle. BundleError if one is damaged or doesn't fit, JavaError if Java can't start,
         ClusterError if its cluster can't be used.
 
         `metrics` are the process's; call `publish` to make them describe this engine. None: the engine has its own.
         `rules` are those of the collection. None: those of the settings' file, if there is one, and SettingsError if it
-        can't be used. Unless `hashed`, checks the files' hashes before it opens an index.
+        can't be used. `Bundle.check_hashes` checks the files.
         """
         settings = settings or Settings()
         if rules is None and settings.rules is not None:
             rules = RulesFile(settings.rules)
-        parts = Parts.open(bundle, settings, rules, hashed=hashed)
+        parts = Parts.open(bundle, settings, rules)
         try:
             return cls(bundle, settings, parts, metrics)
         except BaseException:

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from lightretriever.artifacts.dtypes import Float32Array, Float64Array
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import LegName, Plain, SearchRequest
@@ -101,9 +99,9 @@ def explanations(
     query: EncodedQuery,
     words: Sequence[QueryWord],
     encoder: QueryEncoder,
-    fusion: npt.NDArray[np.float64],
+    fusion: Float64Array,
     legs: Sequence[LegName],
-    shares: Mapping[LegName, npt.NDArray[np.float32]],
+    shares: Mapping[LegName, Float32Array],
     texts: Sequence[str],
     require_time: Callable[[str], None],
 ) -> list[Plain]:

@@ -111,9 +111,8 @@ def _texts(
 def _condition(condition: Condition, fields: Mapping[str, FieldKind]) -> list[str]:
     kind = fields.get(condition.field)
     if kind is None:
-        raise InvalidRequestError.at(
-            "field", f"documents can't be filtered by this field; by these they can: {listed(fields)}", condition.field
-        )
+        message = f"documents can't be filtered by this field; by these they can: {listed(fields)}"
+        raise InvalidRequestError.at("field", message, condition.field)
     if condition.exists is not None:
         return ["exists", condition.field] if condition.exists else ["not", "exists", condition.field]
     if kind == "keyword":

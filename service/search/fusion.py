@@ -42,6 +42,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lightretriever.artifacts.dtypes import Float32Array, Float64Array, FloatArray, Int64Array
 from lightretriever.service.schemas import LegName, Normalization
 
 __all__ = [
@@ -58,11 +59,6 @@ __all__ = [
     "with_documents",
     "word_share",
 ]
-
-Ordinals = npt.NDArray[np.int64]
-Scores = npt.NDArray[np.float64]
-Ranks = npt.NDArray[np.int64]
-Vector = npt.NDArray[np.float32]
 
 BOTH: Final[Sequence[LegName]] = ("dense", "sparse")
 FLOOR: Final = 0.001
@@ -82,22 +78,22 @@ class CandidateTable:
     legs: names of the rows.
     """
 
-    ordinals: Ordinals
-    scores: Scores
-    ranks: Ranks
+    ordinals: Int64Array
+    scores: Float64Array
+    ranks: Int64Array
     legs: Sequence[LegName] = BOTH
 
-    def of(self, name: LegName) -> Scores:
+    def of(self, name: LegName) -> Float64Array:
         """Return the scores (u,) of a leg, a view."""
-        scores: Scores = self.scores[self.legs.index(name)]
+        scores: Float64Array = self.scores[self.legs.index(name)]
         return scores
 
-    def missing(self, leg: int) -> Ordinals:
+    def missing(self, leg: int) -> Int64Array:
         """Return the ordinals (m,) int64 whose score in row `leg` is unknown, ascending."""
-        missing: Ordinals = self.ordinals[np.isnan(self.scores[leg])]
+        missing: Int64Array = self.ordinals[np.isnan(self.scores[leg])]
         return missing
 
-    def fill(self, leg: int, scores: npt.NDArray[np.floating]) -> None:
+    def fill(self, leg: int, scores: FloatArray) -> None:
         """Set the unknown scores of row `leg`: (m,) in the order of `missing(leg)`. ValueError for another number of
         scores, or for scores that are not finite."""
         if not np.isfinite(scores).all():
@@ -112,12 +108,12 @@ class Fused:
     share of the dense leg, None without feedback."""
 
     order: npt.NDArray[np.intp]
-    shares: Scores
-    scores: Scores
-    feedback: Scores | None = None
+    shares: Float64Array
+    scores: Float64Array
+    feedback: Float64Array | None = None
 
 
-def align(legs: Sequence[tuple[Ordinals, npt.NDArray[np.floating]]], names: Sequence[LegName] = BOTH) -> CandidateTable:
+def align(legs: Sequence[tuple[Int64Array, FloatArray]], names: Sequence[LegName] = BOTH) -> CandidateTable:
     """Put the candidates of `legs`, pairs of ordinals (m,) int64 and scores (m,), best first, into one table.
 
     ValueError if a leg's two arrays differ in length, a score is not finite, or a leg has an ordinal twice.
@@ -158,7 +154,9 @@ def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: 
     return _ranked(table, weights, np.array(values) * np.array(weights)[:, None])
 
 
-def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, largest: Vector) -> tuple[float, float]:
+def evidence(
+    query: Float32Array, background: Float32Array, dense: Float64Array, sparse: Float64Array, largest: Float32Array
+) -> tuple[float, float]:
     """Return how much the dense and the sparse leg know of a query, about 1 where they know much, and at least FLOOR,
     so that no hit of a leg drops to zero.
 
@@ -176,19 +174,19 @@ def evidence(query: Vector, background: Vector, dense: Scores, sparse: Scores, l
     )
 
 
-def word_share(score: float, largest: npt.NDArray[np.float32]) -> float:
+def word_share(score: float, largest: Float32Array) -> float:
     """Return the share of a query's words that a document of this sparse score has, 0 to 1: the score divided by the
     sum of the four largest of `largest` (t,), the most that each term adds to the score of any candidate."""
     total = sum(sorted(largest.tolist())[-_HEAVIEST:])
     return min(1.0, score / total) if total > 0 else 0.0
 
 
-def moved_query(query: Vector, first: Vector, weight: float) -> Vector:
+def moved_query(query: Float32Array, first: Float32Array, weight: float) -> Float32Array:
     """Return `normalise(query + weight * first / |first|)`, float32 (D,), of two vectors (D,); `query` where one of the
     lengths is 0."""
     with np.errstate(over="ignore", invalid="ignore"):  # a damaged vector is like none
         length = sqrt(float(first @ first))  # BLAS computes a product of two vectors in the calling thread
-        moved: Vector = query + np.float32(weight / length if length else 0.0) * first
+        moved: Float32Array = query + np.float32(weight / length if length else 0.0) * first
         length = sqrt(float(moved @ moved))
     return moved / np.float32(length) if length else query
 
@@ -199,7 +197,7 @@ def fuse_again(
     weights: Sequence[float],
     normalization: Normalization,
     row: int,
-    scores: npt.NDArray[np.floating],
+    scores: FloatArray,
 ) -> Fused:
     """Return the ranking with other scores (u,), all known, of the leg in a row, and the shares of `fused`: what the
     other scores add is the feedback."""
@@ -216,7 +214,7 @@ def fuse_rrf(table: CandidateTable, weights: Sequence[float], rank_constant: flo
     return _ranked(table, weights, values * np.array(weights)[:, None])
 
 
-def _ranked(table: CandidateTable, weights: Sequence[float], shares: Scores) -> Fused:
+def _ranked(table: CandidateTable, weights: Sequence[float], shares: Float64Array) -> Fused:
     """Rank the documents that a leg of weight above 0 proposed by the sums of their shares (legs, u)."""
     scores = shares.sum(axis=0)
     proposing = np.flatnonzero((np.asarray(weights) > 0) & table.ranks.any(axis=1))
@@ -227,7 +225,7 @@ def _ranked(table: CandidateTable, weights: Sequence[float], shares: Scores) -> 
     return Fused(columns[np.argsort(-scores[columns], kind="stable")], shares, scores)
 
 
-def _range(scores: Scores, _: Ranks, exponent: int = 1) -> Scores:
+def _range(scores: Float64Array, _: Int64Array, exponent: int = 1) -> Float64Array:
     least = float(np.fmin.reduce(scores, initial=np.nan))
     spread = float(np.fmax.reduce(scores, initial=np.nan)) - least
     values = FLOOR + (1 - FLOOR) * ((scores - least) / spread) ** exponent if spread > 0 else np.ones_like(scores)
@@ -235,14 +233,14 @@ def _range(scores: Scores, _: Ranks, exponent: int = 1) -> Scores:
     return values
 
 
-def _paper(scores: Scores, ranks: Ranks) -> Scores:
+def _paper(scores: Float64Array, ranks: Int64Array) -> Float64Array:
     proposed = np.where(ranks > 0, scores, np.nan)
     least = float(np.fmin.reduce(proposed, initial=np.nan))
     spread = float(np.fmax.reduce(proposed, initial=np.nan)) - least
     return np.where(ranks > 0, (proposed - least) / max(spread, _SMALLEST_RANGE), 0.0)
 
 
-_NORMALIZATIONS: Final[Mapping[Normalization, Callable[[Scores, Ranks], Scores]]] = {
+_NORMALIZATIONS: Final[Mapping[Normalization, Callable[[Float64Array, Int64Array], Float64Array]]] = {
     "evidence": partial(_range, exponent=2),  # the caller weighs
     "range": _range,
     "paper": _paper,

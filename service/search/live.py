@@ -215,9 +215,7 @@ def _writing() -> Iterator[None]:
     except ConflictError as error:
         raise errors.VersionConflictError(str(error)) from error
     except (ClusterTimeoutError, TimeoutError) as error:
-        raise errors.DeadlineError(
-            "The write was not confirmed in time. The change may have been made or not: repeat it."
-        ) from error
+        raise errors.DeadlineError("The write was not confirmed in time, and may have been made: repeat it.") from error
     except DiskError as error:
         _log.error("write refused", exc_info=error)
         raise errors.NoRoomError(str(error)) from error

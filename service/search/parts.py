@@ -4,10 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import importing
 from lightretriever.service.backends.base import Backends
 from lightretriever.service.backends.local import open_local
@@ -49,23 +47,20 @@ class Parts:
     reranker: Reranker | None
     document_encoder: "LaterDocuments | None" = None
     rules: RulesFile | None = None
-    background: npt.NDArray[np.float32] | None = None
+    background: Float32Array | None = None
 
     @classmethod
-    def open(cls, bundle: Bundle, settings: Settings, rules: RulesFile | None = None, *, hashed: bool = True) -> Self:
+    def open(cls, bundle: Bundle, settings: Settings, rules: RulesFile | None = None) -> Self:
         """Open the parts of a bundle. BundleError, JavaError, and on a cluster ClusterError. With a recipe, whose model
         encodes written documents: MissingExtraError without the pipeline, RecipeError and ModelError if there is no
-        such model, ResumeError if the bundle was made with another one.
-
-        Unless `hashed`, checks the files' hashes before it opens an index.
-        """
+        such model, ResumeError if the bundle was made with another one."""
         reranker = None if settings.rerank_url is None else Reranker(settings.rerank_url, settings)
         patience_s = settings.deadline_ms / 1e3
         lanes = [REQUESTS, *([] if reranker is None else [RERANK])]
         executor = Executor(lanes, settings.threads(), patience_s=patience_s)
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
             encoder, later = thread.submit(_encoder, bundle), None
-            backends = _backends(bundle, settings, executor, hashed=hashed)
+            backends = _backends(bundle, settings, executor)
             try:
                 if backends.live is not None:
                     executor.add(WRITES, max(_MIN_WRITES, settings.threads()), patience_s=patience_s)
@@ -111,13 +106,11 @@ class Parts:
         self.backends.close()
 
 
-def _backends(bundle: Bundle, settings: Settings, executor: Executor, *, hashed: bool) -> Backends:
+def _backends(bundle: Bundle, settings: Settings, executor: Executor) -> Backends:
     if settings.backend == "local":
-        return open_local(bundle, settings, executor, hashed=hashed)
+        return open_local(bundle, settings, executor)
     with importing("cluster"):
         from lightretriever.service.backends.opensearch import open_cluster
-    if not hashed:
-        bundle.check_hashes()
     return open_cluster(bundle, settings, executor)
 
 

@@ -8,10 +8,10 @@ from time import perf_counter
 from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from lightretriever.artifacts.dense.index import products
 from lightretriever.artifacts.documents.fields import NAMES, Order, name_of
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.weights import scores_of
 from lightretriever.service.backends.base import (
@@ -60,7 +60,6 @@ __all__ = ["named", "search"]
 _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 10  # to search while documents are deleted
 
-Shares = npt.NDArray[np.float32]
 T = TypeVar("T")
 
 
@@ -259,7 +258,7 @@ def _best_named(
 
 def _filled(
     context: SearchContext, table: CandidateTable, query: EncodedQuery, read: ReadCandidates | None
-) -> Shares | None:
+) -> Float32Array | None:
     """Fill in each leg's true score of the documents that only the other leg proposed, and return each term's share
     (u, t) of the sparse scores of all candidates. A leg that fails or is late leaves its scores unknown, and `unscored`
     names it."""
@@ -303,7 +302,7 @@ def _fused(
     table: CandidateTable,
     query: EncodedQuery,
     read: ReadCandidates | None,
-    largest: npt.NDArray[np.float32] | None,
+    largest: Float32Array | None,
 ) -> Fused:
     """Fuse the legs, each of the weight of the request, or by its share of what they know of the query; and fuse again
     with the dense scores for the query's vector moved towards that of the first document, unless this has none of the
@@ -337,7 +336,7 @@ def _fused(
 
 def _scores_again(
     context: SearchContext, query: EncodedQuery, table: CandidateTable, first: int, weight: float
-) -> npt.NDArray[np.float32]:
+) -> Float32Array:
     """Return the dense scores of all candidates for a query whose vector moves towards that of the `first` one."""
     (vector,) = context.parts.backends.vectors(table.ordinals[[first]])
     moved = None if query.dense is None else moved_query(query.dense, vector, weight)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import orjson
 
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
+from lightretriever.artifacts.dtypes import Float64Array
 from lightretriever.artifacts.tokens.tokenizer import text_of
 from lightretriever.service.schemas import Boost, Plain, SearchRequest, Sort
 from lightretriever.service.search.filters import values_of
@@ -54,8 +55,8 @@ class Ranked:
     the `HitGroup`, if the request groups."""
 
     order: Columns
-    scores: npt.NDArray[np.float64]
-    boosts: npt.NDArray[np.float64]
+    scores: Float64Array
+    boosts: Float64Array
     reranked: Mapping[int, float] = field(default_factory=dict)
     groups: Mapping[int, Plain] = field(default_factory=dict)
 

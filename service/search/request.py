@@ -164,10 +164,7 @@ class SearchContext:
     def require_time(self, task: str) -> None:
         """Raise DeadlineError, which names the task, if the deadline is over."""
         if perf_counter() >= self.deadline():
-            raise DeadlineError(
-                f"There was no time left to {task} within {self.plan.deadline_ms:g} ms. "
-                "Allow more time, or ask for less."
-            )
+            raise DeadlineError(f"There was no time left to {task} in {self.plan.deadline_ms:g} ms. Allow more time.")
 
     def log_failure(self, name: schemas.LegName, error: BaseException) -> None:
         """Log why a leg failed."""

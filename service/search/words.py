@@ -30,8 +30,8 @@ from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from lightretriever.artifacts.dtypes import Float64Array
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.spelling import MIN_WORD, Spelling
 from lightretriever.artifacts.sparse.vocabulary import words_of
@@ -218,7 +218,7 @@ def completions_of(beginning: str, rest: str, words: Spelling, encoder: QueryEnc
     return [] if [completion.word for completion in kept] == [beginning] else kept
 
 
-def _nearness(rest: str, names: Sequence[str], encoder: QueryEncoder, task: str) -> npt.NDArray[np.float64]:
+def _nearness(rest: str, names: Sequence[str], encoder: QueryEncoder, task: str) -> Float64Array:
     """Return the factor of each word (n,) by its nearness to the rest of the query: 1 where it is not known."""
     if not rest.strip() or task not in encoder.tables:
         return np.ones(len(names))
@@ -227,7 +227,7 @@ def _nearness(rest: str, names: Sequence[str], encoder: QueryEncoder, task: str)
     except TokenizerError:
         return np.ones(len(names))
     cosines = np.einsum("nd,d->n", vectors[1:], vectors[0])  # `@` would start BLAS's threads
-    factors: npt.NDArray[np.float64] = np.exp(_NEARNESS * cosines.astype(np.float64))
+    factors: Float64Array = np.exp(_NEARNESS * cosines.astype(np.float64))
     return factors
 
 
