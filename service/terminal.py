@@ -107,8 +107,8 @@ def _hit_lines(hit: Hit) -> Iterator[str]:
     yield "  ".join([f"{_INDENT}{hit.score:.4f}", *legs, *([f"id {name}"] if title else ())])
     if snippet := _snippet(hit):
         yield _INDENT + snippet
-    others = {name: value for name, value in hit.fields.items() if name not in ("title", "text")}
-    if plain := [f"{_line(name)}: {_line(value)}" for name, value in others.items() if _is_scalar(value)]:
+    others = ((name, value) for name, value in hit.fields.items() if name not in ("title", "text"))
+    if plain := [f"{_line(name)}: {_line(value)}" for name, value in others if isinstance(value, str | int | float)]:
         yield _INDENT + "  ".join(plain)
     for word in hit.explanation.words if hit.explanation else ():
         yield f"{_INDENT}{_word(word)}"
@@ -135,10 +135,6 @@ def _word(word: WordShares) -> str:
     scored = [f"{leg} {share:.4g}" for leg, share in shares if share is not None]
     times, added = f" × {word.count}" if word.count > 1 else "", ["added by meaning"] if word.added else []
     return "  ".join([f"{_line(word.word, 40)}{times}", *scored, *added])
-
-
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, str | int | float)
 
 
 def _line(value: object, length: int = 100) -> str:

@@ -35,7 +35,6 @@ from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import BundleError, ClusterError, ClusterTimeoutError, TooManyValuesError
 from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB, start_jvm
 from lightretriever.service.backends.base import (
-    NO_ORDINALS,
     Backends,
     DocumentFilter,
     DocumentsGoneError,
@@ -49,7 +48,7 @@ from lightretriever.service.backends.base import (
     check_count,
 )
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.executor import Executor, Outcome, split
+from lightretriever.service.execution.executor import Executor, Outcome, Reason
 from lightretriever.service.schemas import ClusterFacts, LegName
 from lightretriever.service.settings import Settings
 
@@ -142,9 +141,18 @@ class ClusterBackends(Backends):
         """Search these legs until the `perf_counter` time `deadline`. Every leg gets an outcome."""
         trip = partial(self.find, list(legs), query, count, allowed, deadline)
         whole = self._executor.gather({CLUSTER_LANE: trip}, deadline)[CLUSTER_LANE]
-        hits, named = (None, NO_ORDINALS) if whole.value is None else whole.value
-        outcome = Outcome(hits, whole.reason, whole.error, whole.started, whole.ended, whole.handed_s)
-        return LegResults(split(outcome, legs), query, named=named)
+        if whole.value is None:
+            reason: Reason | None = "late" if isinstance(whole.error, TimeoutError) else whole.reason
+            return LegResults({name: Outcome(reason=reason, error=whole.error) for name in legs}, query)
+        answers, named = whole.value
+        outcomes = dict[LegName, Outcome[ScoredDocuments]]()
+        for name, answer in answers.items():
+            if isinstance(answer, Exception):
+                reason = "late" if isinstance(answer, TimeoutError) else "failed"
+                outcomes[name] = Outcome(None, reason, answer, whole.started, whole.ended)
+            else:
+                outcomes[name] = Outcome(answer, None, None, whole.started, whole.ended)
+        return LegResults(outcomes, query, named=named)
 
     def find(
         self, names: LegNames, query: EncodedQuery, count: int, allowed: DocumentFilter | None, deadline: float

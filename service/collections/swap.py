@@ -146,7 +146,10 @@ class EngineHolder:
         """Check the folder every `watch_s` seconds, and on request."""
         while not self._stop.is_set():
             try:
-                request = self._next_reload(folder)
+                try:
+                    request = self._requests.get(timeout=self.settings.watch_s or None)
+                except Empty:
+                    request = Future() if self._look(folder) else None
                 if request is not None and request.set_running_or_notify_cancel():
                     self._reload(folder, request)
             except Exception:  # keep watching
@@ -154,13 +157,6 @@ class EngineHolder:
         while not self._requests.empty():
             if (left := self._requests.get()) is not None:
                 left.cancel()
-
-    def _next_reload(self, folder: Path) -> "Future[bool] | None":
-        """Wait for a request of a reload, or make one if the folder has another bundle; None: there is none."""
-        try:
-            return self._requests.get(timeout=self.settings.watch_s or None)
-        except Empty:
-            return Future() if self._look(folder) else None
 
     def _look(self, folder: Path) -> bool:
         """Return whether the folder's bundle, or the index of the cluster's alias, is to be opened: it differs from the

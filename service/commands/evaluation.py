@@ -1,9 +1,9 @@
 """The engine for evaluation and training: the service's own searches, optionally with queries that a model encoded."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, SearchMode
@@ -83,16 +83,7 @@ class _GivenQueries(QueryEncoder):
         return text in self._queries and super().can_encode(text, task)
 
     def encode(
-        self,
-        text: str,
-        task: str,
-        clock: StageClock,
-        *,
-        dense: bool = True,
-        sparse: bool = True,
-        field: str = "query",
-        added: Sequence[tuple[str, float]] = (),
-        split: bool = True,
+        self, text: str, task: str, clock: StageClock, *, dense: bool = True, field: str = "query", **_: Any
     ) -> EncodedQuery:
         """Look up a text. UnsearchableError if the model's vector is zero."""
         query = self._queries[text]

@@ -13,7 +13,7 @@ from time import perf_counter, thread_time
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast
 
-__all__ = ["Call", "Executor", "Lane", "Outcome", "Reason", "call_here", "split"]
+__all__ = ["Call", "Executor", "Lane", "Outcome", "Reason", "call_here"]
 
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
@@ -153,21 +153,6 @@ class Executor:
         """Close every lane."""
         for lane in self.lanes.values():
             lane.close()
-
-
-def split(outcome: Outcome[dict[Name, T | Exception]], names: Iterable[Name]) -> dict[Name, Outcome[T]]:
-    """Return the outcome of each part of a call that made several values, or exceptions in their place."""
-    if outcome.value is None:
-        reason = "late" if isinstance(outcome.error, TimeoutError) else outcome.reason
-        return {name: Outcome(reason=reason, error=outcome.error) for name in names}
-    return {name: _part(outcome.value[name], outcome) for name in names}
-
-
-def _part(value: T | Exception, whole: Outcome[Any]) -> Outcome[T]:
-    if isinstance(value, Exception):
-        reason: Reason = "late" if isinstance(value, TimeoutError) else "failed"
-        return Outcome(None, reason, value, whole.started, whole.ended)
-    return Outcome(value, started=whole.started, ended=whole.ended)
 
 
 def call_here(function: Callable[[], T], deadline: float) -> Outcome[T]:

@@ -50,11 +50,7 @@ def list_collections(collections: Collections) -> schemas.CollectionList:
 def _collection(name: str, engine: SearchEngine) -> schemas.CollectionFacts:
     manifest = engine.bundle.manifest
     return schemas.CollectionFacts(
-        name=name,
-        bundle=manifest.name,
-        version=manifest.digest,
-        documents=manifest.documents,
-        ready=engine.ready,
+        name=name, bundle=manifest.name, version=manifest.digest, documents=manifest.documents, ready=engine.ready
     )
 
 

@@ -45,8 +45,7 @@ class LinearFusion(Model):
     method: Literal["linear"] = "linear"
     weights: Weights | None = Field(default=None, description="Null: the bundle's weights, see `/info`.")
     normalization: Normalization | None = Field(
-        default=None,
-        description="How to map a leg's scores before adding them. Null: the bundle's way, see `/info`.",
+        default=None, description="How to map a leg's scores before adding them. Null: the bundle's way, see `/info`."
     )
     feedback: float | None = Field(
         default=None,
@@ -81,9 +80,7 @@ class Boost(Model):
     field: str = Field(min_length=1, description="A declared number or date.", examples=["year"])
     weight: float = Field(ge=-1000, le=1000, description="The most that is added, or below 0 taken away.")
     half_life: float | None = Field(
-        default=None,
-        gt=0,
-        description="Distance at which half of the weight is left; days if the field is a date.",
+        default=None, gt=0, description="Distance at which half of the weight is left; days if the field is a date."
     )
     origin: float | str | None = Field(
         default=None,
@@ -148,23 +145,13 @@ class SearchRequest(Model):
         examples=["play music"],
     )
     like: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Id of a document, in place of `query`. Finds others that are like it.",
+        default=None, min_length=1, description="Id of a document, in place of `query`. Finds others that are like it."
     )
     k: int = Field(
         default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`, if that is given."
     )
-    offset: int = Field(
-        default=0,
-        ge=0,
-        le=2**31 - 1,
-        description="Hits to skip, for paging.",
-    )
-    mode: Mode = Field(
-        default="hybrid",
-        description="The legs fused, or one leg alone.",
-    )
+    offset: int = Field(default=0, ge=0, le=2**31 - 1, description="Hits to skip, for paging.")
+    mode: Mode = Field(default="hybrid", description="The legs fused, or one leg alone.")
     task: str | None = Field(
         default=None,
         min_length=1,
@@ -172,21 +159,16 @@ class SearchRequest(Model):
     )
     fusion: Fusion = Field(default=LinearFusion(), description="How to combine the legs in mode `hybrid`.")
     candidates: int | None = Field(
-        default=None,
-        ge=1,
-        description="Documents that each leg proposes. Null: as many as `offset + k` needs.",
+        default=None, ge=1, description="Documents that each leg proposes. Null: as many as `offset + k` needs."
     )
     fields: list[str] | None = Field(
         default=None, max_length=100, description="Document fields to return, see `/info`. Null: all. []: none."
     )
     deadline_ms: float | None = Field(
-        default=None,
-        gt=0,
-        description="Time limit in milliseconds, at most the service's own.",
+        default=None, gt=0, description="Time limit in milliseconds, at most the service's own."
     )
     allow_partial: bool = Field(
-        default=True,
-        description="If a leg fails or is late: answer with the others (true), or with an error (false).",
+        default=True, description="If a leg fails or is late: answer with the others (true), or with an error (false)."
     )
     filter: Filter | None = Field(
         default=None,
@@ -199,10 +181,7 @@ class SearchRequest(Model):
         description="Additions to the candidates' scores by the values of declared fields.",
         json_schema_extra=_EMPTY,
     )
-    sort: Sort | None = Field(
-        default=None,
-        description="Order all candidates by a field instead of their scores.",
-    )
+    sort: Sort | None = Field(default=None, description="Order all candidates by a field instead of their scores.")
     rerank: bool | None = Field(
         default=None,
         description="Whether the service's reranking model orders the first candidates anew. Null: if there is one.",
@@ -226,13 +205,9 @@ class SearchRequest(Model):
         examples=[{"year": [2000, 2010, 2020]}],
     )
     spelling: Literal["suggest", "auto"] | None = Field(
-        default=None,
-        description="Correct the words by those of the corpus: as `did_you_mean`, or by searching (auto).",
+        default=None, description="Correct the words by those of the corpus: as `did_you_mean`, or by searching (auto)."
     )
-    prefix: bool = Field(
-        default=False,
-        description="Complete the last word, as someone types it.",
-    )
+    prefix: bool = Field(default=False, description="Complete the last word, as someone types it.")
     snippets: SnippetRequest | None = Field(
         default=None,
         description="For each hit, give the part of its text that matches best.",
@@ -274,12 +249,10 @@ class DocumentWrite(Model):
 
     fields: dict[str, Any] = Field(description="All fields of the document, as in a line of a corpus, without `_id`.")
     vector: Annotated[list[float], Field(fail_fast=True)] | None = Field(
-        default=None,
-        description="Its dense vector by the model of the bundle; it is scaled to the length 1.",
+        default=None, description="Its dense vector by the model of the bundle; it is scaled to the length 1."
     )
     impacts: dict[str, int] | None = Field(
-        default=None,
-        description="Impacts by term of the bundle's vocabulary: at most 65,535, on a cluster 511.",
+        default=None, description="Impacts by term of the bundle's vocabulary: at most 65,535, on a cluster 511."
     )
 
     @field_validator("fields", mode="after")
