@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import httpx2
 
@@ -21,11 +21,18 @@ _EXAMPLE: Final = "Write it as in http://127.0.0.1:8080."
 
 
 class Connection(Generic[T]):
-    """Address, headers, time limit and attempts of a client, and its client of httpx2, a `kind` of which each process
+    """Address, headers, time limit and attempts of a client, and its client of httpx2, a `_kind` of which each process
     opens its own. ClientError for invalid values."""
 
+    _kind: ClassVar[Callable[..., Any]]
+
     def __init__(
-        self, kind: Callable[..., T], base_url: str, *, api_key: str | None, timeout_s: float, attempts: int
+        self,
+        base_url: str = "http://127.0.0.1:8080",
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 30.0,
+        attempts: int = 4,
     ) -> None:
         try:
             self._url = httpx2.URL(base_url)
@@ -39,14 +46,18 @@ class Connection(Generic[T]):
             raise ClientError(f"timeout_s is {timeout_s:g}.", remedy="Name a number of seconds above 0.")
         if attempts < 1:
             raise ClientError(f"attempts is {attempts}.", remedy="Name 1 or more.")
-        self._authorization = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-        self.timeout_s = timeout_s
-        self._attempts, self._kind = attempts, kind
+        headers = {"accept": "application/json", "user-agent": "lightretriever-client"}
+        if api_key is not None:
+            headers["authorization"] = f"Bearer {api_key}"
+        # Where neither `repr` nor `vars` shows the key.
+        self._open: Callable[[], T] = lambda: self._kind(base_url=str(self._url).rstrip("/"), headers=headers)
+        self._timeout_s = timeout_s
+        self._attempts = attempts
         self._opened: dict[int, T] | None = {}
-        self.http()
+        self._http()
 
-    def http(self) -> T:
-        """Return this process's client of httpx2. ClientError after `pop`, and if the proxy that the environment names
+    def _http(self) -> T:
+        """Return this process's client of httpx2. ClientError after `_pop`, and if the proxy that the environment names
         can't be used.
 
         After a fork, parent and child would otherwise read each other's answers from the same sockets. The child leaves
@@ -56,9 +67,8 @@ class Connection(Generic[T]):
             raise ClientError("The client is closed.", remedy="Make a new one, or close it later.")
         if (opened := self._opened.get(os.getpid())) is not None:
             return opened
-        headers = {"accept": "application/json", "user-agent": "lightretriever-client", **self._authorization}
         try:
-            opened = self._kind(base_url=str(self._url).rstrip("/"), headers=headers)
+            opened = self._open()
         except (ValueError, ImportError, httpx2.InvalidURL) as error:
             raise ClientError(
                 f"The proxy of the environment can't be used: {error}",
@@ -66,32 +76,32 @@ class Connection(Generic[T]):
             ) from error
         return self._opened.setdefault(os.getpid(), opened)
 
-    def pop(self) -> T | None:
+    def _pop(self) -> T | None:
         """Return this process's client of httpx2, to be closed; None if it has none."""
         opened, self._opened = self._opened or {}, None
         return opened.get(os.getpid())
 
-    def check(self, size: int, deadline: float) -> None:
+    def _check(self, size: int, deadline: float) -> None:
         """Raise the error of an answer that is too late, or has more than 256 MiB."""
         if monotonic() > deadline:
-            raise self.failed(TimeoutError())
+            raise self._failed(TimeoutError())
         if size > _MAX_ANSWER_BYTES:
             detail = f"The answer has more than {_MAX_ANSWER_BYTES:,} bytes. Ask for fewer hits, or name `fields`."
             raise AnswerError.unexpected(200, detail)
 
-    def failed(self, error: Exception) -> ClientError:
+    def _failed(self, error: Exception) -> ClientError:
         """Convert an error of httpx2, or a TimeoutError."""
         if isinstance(error, httpx2.DecodingError):
             return AnswerError.unexpected(200, f"The answer can't be decoded: {error}.")
         reason = str(error).rstrip(".") or type(error).__name__
         if isinstance(error, TimeoutError | httpx2.TimeoutException):
-            reason = f"no answer within {self.timeout_s:g} s (timeout_s)"
+            reason = f"no answer within {self._timeout_s:g} s (timeout_s)"
         return UnreachableError(
             f"{self._url} can't be reached: {reason}.",
             remedy="Does the service run there, and the proxy, if HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names one?",
         )
 
-    def pause_s(self, error: ClientError, attempts: int, deadline: float, *, once: bool = False) -> float:
+    def _pause_s(self, error: ClientError, attempts: int, deadline: float, *, once: bool = False) -> float:
         """Return the seconds to wait after `attempts`, doubled each time, with jitter. Raise the last one's error
         if it is not passing, no attempt is left, or the time is too short."""
         longest = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempts - 1, 100))

@@ -20,7 +20,7 @@ __all__ = ["SearchClient"]
 T = TypeVar("T", bound=BaseModel)
 
 
-class SearchClient:
+class SearchClient(Connection[httpx2.Client]):
     """Calls a search service. Threads may share it. `close` it, or use it in a `with` statement.
 
     `base_url` is the service's address, including a path prefix if it has one. Every request carries `api_key`.
@@ -31,15 +31,7 @@ class SearchClient:
     times in all; calls that are not safe to repeat are made once. A forked process opens its own connections.
     """
 
-    def __init__(
-        self,
-        base_url: str = "http://127.0.0.1:8080",
-        *,
-        api_key: str | None = None,
-        timeout_s: float = 30.0,
-        attempts: int = 4,
-    ) -> None:
-        self._connection = Connection(httpx2.Client, base_url, api_key=api_key, timeout_s=timeout_s, attempts=attempts)
+    _kind = httpx2.Client
 
     def search(self, query: str | None = None, /, **fields: Any) -> schemas.SearchResponse:
         """Search for a text, with the fields of a request as keywords. `like` is the id of a document in place of a
@@ -136,18 +128,18 @@ class SearchClient:
 
     def send(self, call: Call[Any]) -> bytes:
         """Return the JSON of the answer to a call, with retries."""
-        deadline, attempts = monotonic() + self._connection.timeout_s, 0
+        deadline, attempts = monotonic() + self._timeout_s, 0
         while True:
             attempts += 1
             try:
                 return self._attempt(call, deadline)
             except ClientError as error:
-                pause_s = self._connection.pause_s(error, attempts, deadline, once=call.once)
+                pause_s = self._pause_s(error, attempts, deadline, once=call.once)
             sleep(pause_s)
 
     def close(self) -> None:
         """Close all connections."""
-        if (http := self._connection.pop()) is not None:
+        if (http := self._pop()) is not None:
             http.close()
 
     def __enter__(self) -> Self:
@@ -157,15 +149,15 @@ class SearchClient:
         self.close()
 
     def _attempt(self, call: Call[Any], deadline: float) -> bytes:
-        left_s, body, http = max(0.001, deadline - monotonic()), bytearray(), self._connection.http()
+        left_s, body, http = max(0.001, deadline - monotonic()), bytearray(), self._http()
         options: dict[str, Any] = {"content": call.body, "headers": call.headers, "timeout": left_s}
         try:
             with nullcontext(), http.stream(call.method, call.path, **options) as response:
                 for piece in response.iter_bytes():
                     body += piece
-                    self._connection.check(len(body), deadline)
+                    self._check(len(body), deadline)
         except (TimeoutError, httpx2.HTTPError) as error:
-            raise self._connection.failed(error) from error
+            raise self._failed(error) from error
         if response.status_code != 200:
             raise AnswerError.of_answer(response.status_code, response.headers, bytes(body), call.items)
         return bytes(body)

@@ -44,10 +44,6 @@ __all__ = ["LEVELS", "Candidates", "Levels", "best_match", "build_answer", "buil
 _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
 _NO_QUERY: Final = EncodedQuery([], NO_TOKENS.counts, NO_TOKENS.weights, NO_TOKENS, None)
 
-_BY_RULE: Final = "A rule puts this document first for this query."
-_LIKE: Final = "The query is the document {}: its vector and its heaviest terms."
-_BY_NAME: Final = "The query is the name of this document, its id or title, which puts it first."
-
 LEVELS: Final[tuple[Matched, ...]] = ("none", "weak", "strong")
 """From the worst to the best."""
 
@@ -212,11 +208,11 @@ def _add_explanations(
         if boosts[row]:
             explanation["boosts"] = boosts[row]
         if plan.request.like is not None:
-            explanation["note"] = _LIKE.format(plan.request.like)
+            explanation["note"] = f"The query is the document {plan.request.like}: its vector and its heaviest terms."
         if hit["id"] in candidates.pinned:
-            explanation["note"] = _BY_RULE
+            explanation["note"] = "A rule puts this document first for this query."
         elif ordinals[row] in candidates.named:
-            explanation["note"] = _BY_NAME
+            explanation["note"] = "The query is the name of this document, its id or title, which puts it first."
         hit["explanation"] = explanation
 
 

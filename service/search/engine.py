@@ -17,7 +17,7 @@ from lightretriever.artifacts.bundle.manifest import FusionInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service import errors, schemas
 from lightretriever.service.execution.executor import Call
-from lightretriever.service.observability.metrics import EngineState, Metrics, StageClock
+from lightretriever.service.observability.metrics import EngineState, Metrics, Stage, StageClock
 from lightretriever.service.search.explain import list_terms_of, list_tokens
 from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES, Parts
 from lightretriever.service.search.pipeline import search
@@ -69,7 +69,9 @@ class SearchEngine:
         examples = list(filter(self._can_search, manifest.examples))
         self.examples = examples or parts.documents.examples(_EXAMPLES, self._can_search)
         """Queries to try: those of the recipe, or else titles of documents."""
-        self._stage_backends = parts.stage_backends()
+        documents = parts.backends.name
+        self._stage_backends: dict[Stage, str] = {name: leg.backend for name, leg in parts.backends.legs.items()}
+        self._stage_backends |= {"filter": documents, "rank": documents, "fetch": documents, "facets": documents}
         self._warm = False
         self._closed = False
         if metrics is None:

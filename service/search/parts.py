@@ -10,7 +10,6 @@ from lightretriever.artifacts.errors import importing
 from lightretriever.service.backends.base import Backends
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.execution.executor import Executor
-from lightretriever.service.observability.metrics import Stage
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.ranking import RERANK, Reranker
@@ -60,7 +59,12 @@ class Parts:
         executor = Executor(lanes, settings.threads(), patience_s=patience_s)
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
             encoder, later = thread.submit(_encoder, bundle), None
-            backends = _backends(bundle, settings, executor)
+            if settings.backend == "local":
+                backends: Backends = open_local(bundle, settings, executor)
+            else:
+                with importing("cluster"):
+                    from lightretriever.service.backends.opensearch import open_cluster
+                backends = open_cluster(bundle, settings, executor)
             try:
                 if backends.live is not None:
                     executor.add(WRITES, max(_MIN_WRITES, settings.threads()), patience_s=patience_s)
@@ -89,12 +93,6 @@ class Parts:
         """Return the same parts with the backends of other documents."""
         return replace(self, backends=backends, documents=Documents(backends.documents, self.documents.fields))
 
-    def stage_backends(self) -> dict[Stage, str]:
-        """Return the backend of each stage that has one."""
-        documents = self.backends.name
-        legs: dict[Stage, str] = {name: leg.backend for name, leg in self.backends.legs.items()}
-        return {**legs, "filter": documents, "rank": documents, "fetch": documents, "facets": documents}
-
     @property
     def index(self) -> str | None:
         """The cluster's index that is searched; None on this machine."""
@@ -104,14 +102,6 @@ class Parts:
         """Refuse calls and close the backends. Running calls end in their threads."""
         self.executor.close()
         self.backends.close()
-
-
-def _backends(bundle: Bundle, settings: Settings, executor: Executor) -> Backends:
-    if settings.backend == "local":
-        return open_local(bundle, settings, executor)
-    with importing("cluster"):
-        from lightretriever.service.backends.opensearch import open_cluster
-    return open_cluster(bundle, settings, executor)
 
 
 def _encoder(bundle: Bundle) -> QueryEncoder:

@@ -43,7 +43,6 @@ _LONGEST_ANSWER: Final = 4_000_000  # bytes; some servers give every text back
 
 _MS_PER_DAY: Final = 86_400_000
 
-Columns = list[int]
 Values = Mapping[str, Sequence[Any]]
 """By field, the value of each candidate in the order of `Fused.order`, as its document has it, None for none."""
 
@@ -54,7 +53,7 @@ class Ranked:
     (u,); boosts: (b, u), what each boost adds; reranked: by column, the reranking model's score; groups: by column,
     the `HitGroup`, if the request groups."""
 
-    order: Columns
+    order: list[int]
     scores: Float64Array
     boosts: Float64Array
     reranked: Mapping[int, float] = field(default_factory=dict)
