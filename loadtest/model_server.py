@@ -169,7 +169,8 @@ def open_engine(bundle: Bundle, made: Callable[[QueryEncoder], Encode], *, batch
     """Open the engine with the query encoder that `made` makes of the bundle's own. Raise LightRetrieverError."""
     settings = load_settings()
     settings = settings.model_copy(update={"search_threads": max(settings.threads(), batch)})
-    parts = Parts.open(bundle, settings, hashed=False)
+    bundle.check_hashes()
+    parts = Parts.open(bundle, settings)
     try:
         parts = replace(parts, encoder=ModelQueryEncoder(parts.encoder, made(parts.encoder), batch))
         return SearchEngine(bundle, settings, parts)
