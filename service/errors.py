@@ -107,7 +107,7 @@ class ServiceError(LightRetrieverError):
     @classmethod
     def at(cls, field: str, message: str, value: object = None) -> Self:
         """Make the error of one field."""
-        return cls.at(field, message, value)
+        return cls.of(FieldError(field, message, value))
 
     def within(self, path: str) -> Self:
         """Return the same error for a part of the request, such as `searches.3`."""
