@@ -30,7 +30,6 @@ def memory_bytes(root: Path = _ROOT, cgroup: Path = _CGROUP) -> int:
 
 
 def _read(root: Path, cgroup: Path, name: str) -> Iterator[str]:
-    """Read a file of the process's cgroup and of all above it, from the lowest up."""
     try:
         lines = cgroup.read_text("utf-8").splitlines()
     except OSError:

@@ -79,8 +79,6 @@ class _Overview(TyperGroup):
 
 
 class _Group(_Overview):
-    """The group of all commands."""
-
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes | {"commands": _Modules(COMMANDS)})
 

@@ -121,7 +121,6 @@ def _leg(name: str, leg: LegScore | None) -> str:
 
 
 def _snippet(hit: Hit) -> str:
-    """Return the service's snippet of the text, or the text's beginning."""
     text, snippet = hit.fields.get("text"), (hit.snippets or {}).get("text")
     if snippet is None:
         return _line(text, 300)
@@ -130,7 +129,6 @@ def _snippet(hit: Hit) -> str:
 
 
 def _word(word: WordShares) -> str:
-    """Return a word of the query: its shares of the scores, and whether it was added by meaning."""
     shares = (("dense", word.dense), ("sparse", word.sparse))
     scored = [f"{leg} {share:.4g}" for leg, share in shares if share is not None]
     times, added = f" × {word.count}" if word.count > 1 else "", ["added by meaning"] if word.added else []

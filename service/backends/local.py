@@ -109,10 +109,7 @@ class LuceneSparse:
 
 
 class FaissDense:
-    """Scores by the cosine of the query's and the document's vectors. The query needs a dense vector.
-
-    The index is mapped into memory, and freed with its last reference.
-    """
+    """Scores by the cosine of the query's and the document's vectors. The index is freed with its last reference."""
 
     name: Final[LegName] = "dense"
     backend: Final = "faiss"
@@ -261,8 +258,7 @@ class LocalBackends(Backends):
 
 
 def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegResults:
-    """Return what the legs gave, with the hits of the sparse leg in place of what it found, and the query with its
-    terms."""
+    """Return what the legs gave, the sparse one as hits, and the query with its terms."""
     sparse = outcomes["sparse"]
     if (matched := sparse.value) is None:
         return LegResults(outcomes, query)

@@ -365,11 +365,8 @@ def _each(ordinals: Ordinals, values: Mapping[int, T]) -> list[T]:
 
 
 def open_cluster(bundle: Bundle, settings: Settings, executor: Executor) -> ClusterBackends:
-    """Open the index that the settings name, and add a lane for trips to the executor.
-
-    ClusterError if it can't be used, BundleError if it has another bundle, SettingsError if a cluster can't find
-    `max_candidates`.
-    """
+    """Open the index that the settings name, and add a lane for trips to the executor. ClusterError if it can't be
+    used, BundleError if it has another bundle, SettingsError if a cluster can't find `max_candidates`."""
     if settings.max_candidates > MAX_FOUND:
         raise SettingsError(
             f"Setting 'max_candidates' is {settings.max_candidates}; a cluster finds at most {MAX_FOUND}.",

@@ -136,7 +136,6 @@ def post(path: str, model: type[T], content: Fields, *, items: Sequence[str] = (
 
 
 def _documents(segment: str = "", *, wait: bool = False) -> str:
-    """Return the path of all documents, or with a segment that of one."""
     return f"/documents{segment}{'?refresh=wait_for' if wait else ''}"
 
 
@@ -172,7 +171,6 @@ def _written(content: object) -> bytes | None:
 
 
 def _unwritable(value: Any, path: str, depth: int) -> tuple[str, str]:
-    """Return the path of the first part that can't be written, and what it is."""
     if not depth:
         return path[:100], "what is nested so deeply"
     value = value.tolist() if hasattr(value, "tolist") else value

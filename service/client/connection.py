@@ -57,12 +57,8 @@ class Connection(Generic[T]):
         self._http()
 
     def _http(self) -> T:
-        """Return this process's client of httpx2. ClientError after `_pop`, and if the proxy that the environment names
-        can't be used.
-
-        After a fork, parent and child would otherwise read each other's answers from the same sockets. The child leaves
-        the parent's open: its locks may be held.
-        """
+        """Return this process's client of httpx2. After a fork, parent and child would otherwise read each other's
+        answers from the same sockets. The child leaves the parent's open: its locks may be held."""
         if self._opened is None:
             raise ClientError("The client is closed.", remedy="Make a new one, or close it later.")
         if (opened := self._opened.get(os.getpid())) is not None:
@@ -77,7 +73,6 @@ class Connection(Generic[T]):
         return self._opened.setdefault(os.getpid(), opened)
 
     def _pop(self) -> T | None:
-        """Return this process's client of httpx2, to be closed; None if it has none."""
         opened, self._opened = self._opened or {}, None
         return opened.get(os.getpid())
 
@@ -90,7 +85,6 @@ class Connection(Generic[T]):
             raise AnswerError.unexpected(200, detail)
 
     def _failed(self, error: Exception) -> ClientError:
-        """Convert an error of httpx2, or a TimeoutError."""
         if isinstance(error, httpx2.DecodingError):
             return AnswerError.unexpected(200, f"The answer can't be decoded: {error}.")
         reason = str(error).rstrip(".") or type(error).__name__
@@ -102,8 +96,7 @@ class Connection(Generic[T]):
         )
 
     def _pause_s(self, error: ClientError, attempts: int, deadline: float, *, once: bool = False) -> float:
-        """Return the seconds to wait after `attempts`, doubled each time, with jitter. Raise the last one's error
-        if it is not passing, no attempt is left, or the time is too short."""
+        """Return the seconds to wait after `attempts`, doubled each time, with jitter, or raise the last error."""
         longest = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempts - 1, 100))
         pause_s = error.retry_after_s + longest * random.uniform(0.5, 1)
         if once or not error.passing or attempts >= self._attempts or monotonic() + pause_s >= deadline:

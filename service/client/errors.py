@@ -32,11 +32,8 @@ class UnreachableError(ClientError):
 
 
 class AnswerError(ClientError):
-    """An error answer, with the fields of the RFC 9457 problem.
-
-    `status` is the HTTP status and `kind` the stable name (`service.errors.KINDS`). An answer that is not from this
-    service has the kind `unexpected_answer`.
-    """
+    """An error answer, with the fields of the RFC 9457 problem: `kind` is one of `service.errors.KINDS`, and
+    `unexpected_answer` for an answer that is not from this service."""
 
     def __init__(self, problem: Problem, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{problem.detail} ({problem.status} {problem.kind})")

@@ -23,12 +23,11 @@ T = TypeVar("T", bound=BaseModel)
 class SearchClient(Connection[httpx2.Client]):
     """Calls a search service. Threads may share it. `close` it, or use it in a `with` statement.
 
-    `base_url` is the service's address, including a path prefix if it has one. Every request carries `api_key`.
-    `timeout_s` bounds a whole call in seconds, including all attempts and the waits between them.
-
-    Every call raises AnswerError for an error answer, UnreachableError without an answer, and ClientError for invalid
-    arguments. After a temporary failure (429, 502, 503, a broken connection) a call is made again, up to `attempts`
-    times in all; calls that are not safe to repeat are made once. A forked process opens its own connections.
+    `base_url` is the service's address, with its path prefix if it has one. `timeout_s` bounds a whole call, including
+    all attempts and the waits between them. Every call raises AnswerError for an error answer, UnreachableError without
+    an answer, and ClientError for invalid arguments. After a temporary failure (429, 502, 503, a broken connection) a
+    call is made again, up to `attempts` times in all; calls that are not safe to repeat are made once. A forked process
+    opens its own connections.
     """
 
     _kind = httpx2.Client
@@ -72,12 +71,9 @@ class SearchClient(Connection[httpx2.Client]):
         version: str | None = None,
         wait: bool = False,
     ) -> schemas.DocumentWritten:
-        """Write a document of a service that takes changes; needs a key with the scope `admin`.
-
-        A missing vector or impacts stay, as long as title and text do; a service with a model encodes another text.
-        With `version`, only over that one, without retries: AnswerError of kind `version_conflict` for another.
-        `wait`: until searches see it.
-        """
+        """Write a document of a service that takes changes; needs a key with the scope `admin`. A missing vector or
+        impacts stay, as long as title and text do; a service with a model encodes another text. With `version`, only
+        over that one, without retries: AnswerError `version_conflict` for another. `wait`: until searches see it."""
         written = {"fields": fields, "vector": vector, "impacts": impacts}
         return self.call(calls.put(document_id, written, version, wait=wait))
 
@@ -86,10 +82,9 @@ class SearchClient(Connection[httpx2.Client]):
     ) -> list[schemas.DocumentChange]:
         """Write and delete any number of documents in their order; return what became of each.
 
-        Each is a mapping: `id` and what `put_document` takes, or `delete: True`. One that can't be written because of
-        the stored one, such as for another version, is `refused` with the `reason`. An error names the document by its
-        id; what earlier requests had is written. A request has at most `batch_size` documents and 512 KiB, unless one
-        alone has more, and is made once if it names a version.
+        Each is a mapping: `id` and what `put_document` takes, or `delete: True`. One that the stored one keeps from
+        being written is `refused` with the `reason`. An error names the document; what earlier requests had is written.
+        A request has at most `batch_size` documents and 512 KiB, unless one alone has more.
         """
         batches = calls.put_many(documents, batch_size, wait=wait)
         return [change for call in batches for change in (self.call(call)).results]

@@ -73,13 +73,9 @@ class EngineHolder:
     def open(
         cls, folder: Path, settings: Settings | None = None, *, name: str = "default", metrics: Metrics | None = None
     ) -> Self:
-        """Open the bundle in a folder, or in the target of a symbolic link, as the collection `name`. BundleError,
-        JavaError, SettingsError for rules that can't be used. `metrics` are those of the process, None: the holder has
-        its own.
-
-        Hashes every file before it opens an index: otherwise damage that keeps the file's size would give wrong answers
-        or crash Faiss.
-        """
+        """Open the bundle in a folder, or in the target of a symbolic link, as the collection `name`. Errors as of
+        `SearchEngine.open`. `metrics` are those of the process, None: the holder has its own. Every file is hashed
+        before: otherwise damage that keeps the file's size would give wrong answers or crash Faiss."""
         settings = settings or Settings()
         rules = None if settings.rules is None else RulesFile(settings.rules, name)
         engine = _open(_resolved(folder), settings, metrics or Metrics(), rules, verified=False)
@@ -143,7 +139,6 @@ class EngineHolder:
         self.close()
 
     def _run(self, folder: Path) -> None:
-        """Check the folder every `watch_s` seconds, and on request."""
         while not self._stop.is_set():
             try:
                 try:
@@ -173,7 +168,6 @@ class EngineHolder:
         return _signature(folder), self.engine.parts.backends.present_index()
 
     def _reload(self, folder: Path, request: "Future[bool]") -> None:
-        """Serve the folder's present bundle, and complete `request`."""
         try:
             old = self._replaced(folder)
         except Exception as error:
@@ -196,7 +190,6 @@ class EngineHolder:
             self.on_closed()
 
     def _close(self, engine: SearchEngine) -> None:
-        """Close a replaced engine when no request uses it, or the service stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._stop.is_set() or not self._leases[engine])
             del self._leases[engine]

@@ -170,7 +170,6 @@ def call_here(function: Callable[[], T], deadline: float) -> Outcome[T]:
 
 
 def _outcome(call: Call[T], deadline: float) -> Outcome[T]:
-    """Wait for a call until the `perf_counter` time `deadline`, and give its outcome."""
     wait([call.future], max(0.0, deadline - perf_counter()))
     if not call.future.done() and call.give_up():
         return Outcome(reason="late")

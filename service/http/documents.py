@@ -156,7 +156,6 @@ async def terms(request: Request) -> Response:
 
 
 def _lane(engine: SearchEngine) -> str:
-    """The lane of reads and writes of documents: that of requests, where no document can be written."""
     return REQUESTS if engine.parts.backends.live is None else WRITES
 
 
@@ -210,7 +209,6 @@ def _answer(answer: schemas.Document | schemas.DocumentWritten) -> Response:
 
 
 def _options(request: Request) -> tuple[str | None, bool]:
-    """Return the version that the document must have, and whether to wait. InvalidRequestError."""
     for name, value in request.query_params.multi_items():
         if (name, value) != ("refresh", _WAIT):
             message = f"there is no such parameter, only refresh={_WAIT}"

@@ -138,6 +138,5 @@ def _address(host: str) -> str:
 
 
 def _refusal(error: ServiceError, metrics: Metrics, scope: Scope) -> Response:
-    """Count an error, and give its problem answer."""
     metrics.errors.labels(error.kind).inc()
     return problem_response(error, instance=scope["path"], request_id=scope["state"]["request_id"])

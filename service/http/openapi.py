@@ -103,7 +103,6 @@ def _body(model: type[BaseModel], mode: JsonSchemaMode = "serialization") -> dic
 
 
 def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int, dict[str, Any]]:
-    """Describe the errors of a route, grouped by status."""
     texts: dict[int, list[str]] = {}
     possible: list[type[errors.ServiceError]] = [*kinds, errors.InternalError]
     for kind in possible:

@@ -43,7 +43,6 @@ def mcp(
 
 
 def _listen(address: str) -> socket.socket:
-    """Listen at HOST:PORT, and say where on stderr."""
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > 65_535:
         raise typer.BadParameter(f"{address!r} is no HOST:PORT, as in 127.0.0.1:8090.", param_hint="--http")

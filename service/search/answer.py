@@ -161,8 +161,7 @@ def _add_snippets(context: SearchContext, query: EncodedQuery, documents: Docume
 
 
 def _hits(candidates: Candidates, columns: npt.NDArray[np.intp], documents: Documents, offset: int) -> list[Plain]:
-    """Return the hits of a page, as `Hit`, after `offset` other hits. columns: (k,) of the table, best first, with as
-    many documents."""
+    """Return the hits of a page, as `Hit`, after `offset` other hits. columns: (k,) of the table, best first."""
     table, ranking = candidates.table, candidates.ranking
     scores, ranks = table.scores[:, columns].T.tolist(), table.ranks[:, columns].T.tolist()
     totals = ranking.scores[columns].tolist()
@@ -187,7 +186,6 @@ def _hits(candidates: Candidates, columns: npt.NDArray[np.intp], documents: Docu
 def _add_explanations(
     context: SearchContext, candidates: Candidates, columns: npt.NDArray[np.intp], hits: list[Plain]
 ) -> None:
-    """Explain the hits of these columns."""
     parts, plan, query, table = context.parts, context.plan, candidates.query, candidates.table
     ordinals, fused = table.ordinals[columns], candidates.fused
     if not query.head and "dense" in table.legs:
@@ -230,8 +228,7 @@ def _shares(context: SearchContext, name: LegName, query: EncodedQuery, ordinals
 
 
 def _facets(context: SearchContext, ordinals: Ordinals | None, allowed: DocumentFilter | None = None) -> Plain:
-    """Return the facets that the request asks for, of documents (m,), or if there are none, of all `allowed`.
-    InvalidRequestError for a field of too many values."""
+    """Return the facets of documents (m,), or else of all `allowed`. InvalidRequestError for too many values."""
     plan, documents, facets = context.plan, context.parts.documents, dict[str, Any]()
     store, names = documents.store, plan.request.facets
     context.require_time("count the facets")

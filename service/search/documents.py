@@ -47,11 +47,8 @@ def reading() -> Iterator[None]:
 
 
 class Documents:
-    """Reads documents. Thread-safe. A document's fields are the keys of its JSON object without `_id`.
-
-    Every method raises SearchFailedError if the store fails, DeadlineError if it is late, NotReadyError if its cluster
-    is not available, and those that read documents by ordinal DocumentsGoneError if some were deleted.
-    """
+    """Reads documents. Thread-safe. A document's fields are the keys of its JSON object without `_id`. Every method
+    raises errors as `reading`, and those that read by ordinal DocumentsGoneError if some were deleted."""
 
     def __init__(self, store: DocumentStore, names: Sequence[str]) -> None:
         """`names` are those of all fields, as the manifest has them."""

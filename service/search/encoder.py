@@ -110,8 +110,7 @@ class QueryEncoder:
 
     def of_document(self, terms: Sequence[str], impacts: Int32Array, vector: Float32Array | None) -> EncodedQuery:
         """Return the query for documents like one that has these terms (n,) with impacts (n,), and this vector (D,), if
-        any. Its heaviest term weighs as much as a word of a text, the others by their impacts beside it.
-        """
+        any. Its heaviest term weighs as much as a word of a text, the others by their impacts beside it."""
         names, _, weights = self._weighed([[term] for term in terms], (impacts / impacts.max(initial=1)).tolist())
         heaviest = np.lexsort((np.array(names), -weights))[:_MAX_LIKE]
         query = EncodedQuery.of_model([names[index] for index in heaviest.tolist()], weights[heaviest], None)
@@ -155,8 +154,7 @@ class QueryEncoder:
     def _weighed(
         self, bags: Sequence[list[str]], factors: Sequence[float]
     ) -> tuple[list[str], Int64Array, Float32Array]:
-        """Return the distinct terms of a query and of added texts, their counts and their weights in the sparse leg.
-        Sums of weight times impact are exact, as `weighted_ids` says."""
+        """Return distinct terms, their counts and their weights, whose sums of weight times impact are exact."""
         counts, sums = _summed(bags, factors)
         kept, weights = [*sums], np.array([*sums.values()], dtype=np.float32)
         if self._idf is not None:
@@ -169,8 +167,7 @@ class QueryEncoder:
 
     @staticmethod
     def _ids(tokenizer: TextTokenizer, texts: Sequence[str], field: str) -> list[list[int]]:
-        """Return the token ids of a query and of added texts. UnsearchableError names the request's field if the
-        tokenizer fails on one."""
+        """Return the token ids of a query and of added texts. UnsearchableError if the tokenizer fails on one."""
         try:
             return [tokenizer.query_ids(text, appended=index > 0) for index, text in enumerate(texts)]
         except TokenizerError as error:
@@ -179,7 +176,6 @@ class QueryEncoder:
 
 
 def _summed(bags: Sequence[Sequence[K]], factors: Sequence[float]) -> tuple[dict[K, int], dict[K, float]]:
-    """Count what is in bags, and add up its factors."""
     counts, sums = dict[K, int](), dict[K, float]()
     for bag, factor in zip(bags, factors, strict=True):
         for key in bag:
@@ -189,7 +185,6 @@ def _summed(bags: Sequence[Sequence[K]], factors: Sequence[float]) -> tuple[dict
 
 
 def _joined(bags: Sequence[list[int]], factors: Sequence[float]) -> QueryTokens:
-    """Return the tokens of a query and of added texts."""
     counts, weights = _summed(bags, factors)
     kept = sorted(weights)
     return QueryTokens(

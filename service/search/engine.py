@@ -124,18 +124,15 @@ class SearchEngine:
 
     def answer(self, request: schemas.SearchRequest, clock: StageClock | None = None) -> schemas.Plain:
         """Answer one search, as `SearchResponse` in plain dictionaries. InvalidRequestError for a request out of
-        limits, UnsearchableError for a query that can't be encoded, DeadlineError or SearchFailedError for no answer.
-        """
+        limits, and errors as in `pipeline.search`."""
         self._require_open()
         return self._answer(self.reader.read_search(request), clock or StageClock())
 
     def batch(
         self, requests: Sequence[schemas.SearchRequest], clock: StageClock | None = None
     ) -> list[Callable[[], schemas.Plain]]:
-        """Check several searches, and give for each a function that answers it as `answer` does.
-
-        Errors name the search. After a search has failed, later ones don't begin.
-        """
+        """Check several searches, and give for each a function that answers it as `answer` does. Errors name the
+        search. After a search has failed, later ones don't begin."""
         self._require_open()
         clock, failed = clock or StageClock(), list[int]()
         return [

@@ -158,7 +158,6 @@ def list_tokens(query: EncodedQuery, encoder: QueryEncoder) -> list[Plain]:
 
 
 def _word(word: QueryWord, terms: Sequence[Plain], tokens: Sequence[Plain], sparse: bool, dense: bool) -> Plain:
-    """A word as `WordShares`: its parts of the shares of its terms and tokens."""
     of_terms = [terms[position] | {"sparse": _part(terms[position]["sparse"], share)} for position, share in word.terms]
     of_tokens = [
         tokens[position] | {"dense": _part(tokens[position]["dense"], share)} for position, share in word.tokens

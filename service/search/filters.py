@@ -82,7 +82,6 @@ def count_values(condition: Filter) -> int:
 
 
 def _parts(condition: And | Or | Not) -> dict[str, Filter]:
-    """Return the conditions inside, by their path."""
     if isinstance(condition, Not):
         return {"not": condition.not_}
     name, parts = ("and", condition.and_) if isinstance(condition, And) else ("or", condition.or_)
@@ -142,7 +141,6 @@ def _range(field: str, kind: FieldKind, name: str, value: Any) -> list[str]:
 
 
 def _bound(condition: Condition, kind: FieldKind, closed: str, opened: str) -> float | int | None:
-    """Return the lowest or highest allowed value; None for no bound."""
     if (value := getattr(condition, closed)) is not None:
         bound: float | int = _parsed(kind, closed, value, last=closed == "lte")
         return bound

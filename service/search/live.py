@@ -50,9 +50,8 @@ _log = logging.getLogger(__name__)
 
 
 def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> schemas.Document:
-    """Read a document, as it is now and with its version where documents can be written. DocumentNotFoundError if none
-    has this id, SearchFailedError, DeadlineError, NotReadyError if the cluster is not available or the journal can't be
-    read."""
+    """Read a document, as it is now and with its version where documents can be written. Errors as in `Documents`, and
+    DocumentNotFoundError."""
     live = engine.parts.backends.live
     if live is None:
         return engine.document(document_id, clock)
@@ -168,7 +167,6 @@ class DocumentWrites:
         return False
 
     def _encoding(self, index: int) -> schemas.Plain:
-        """Return whether the model encoded a document, and whether it read its beginning alone."""
         encoding = self._encoded.get(index)
         return {} if encoding is None else {"encoded": True, "cut": encoding.cut}
 

@@ -64,11 +64,9 @@ T = TypeVar("T")
 
 
 def search(context: SearchContext) -> Plain:
-    """Answer a search as `SearchResponse`, in plain dictionaries.
-
-    UnsearchableError if the query can't be encoded, DocumentNotFoundError if it is no document, InvalidRequestError if
-    it has too many tokens to be explained, DeadlineError, SearchFailedError or NotReadyError if there is no answer.
-    """
+    """Answer a search as `SearchResponse`, in plain dictionaries. UnsearchableError, DocumentNotFoundError,
+    InvalidRequestError for too many tokens to explain, and DeadlineError, SearchFailedError, NotReadyError for no
+    answer."""
     parts, plan = context.parts, context.plan
     if perf_counter() >= context.deadline(SEARCH_UNTIL):
         raise DeadlineError(
@@ -145,7 +143,6 @@ def _search(context: SearchContext) -> Plain:
 
 
 def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
-    """Encode the query, and return the legs that have something to search for."""
     plan, like = context.plan, context.plan.request.like
     dense, sparse = "dense" in plan.legs, "sparse" in plan.legs or plan.request.snippets is not None
     if like is not None:
@@ -172,8 +169,7 @@ def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
 
 
 def _of_document(context: SearchContext, document_id: str, *, dense: bool, sparse: bool) -> EncodedQuery:
-    """Return the query for documents like another, without its vector unless `dense`, without terms unless `sparse`.
-    DocumentNotFoundError if no document has this id."""
+    """Return the query for documents like another. DocumentNotFoundError if no document has this id."""
     backends, store = context.parts.backends, context.parts.documents.store
     with context.clock.measure("encode"), backends.within(context.deadline(SEARCH_UNTIL)), reading():
         ordinal = store.ordinal(document_id)
@@ -185,7 +181,6 @@ def _of_document(context: SearchContext, document_id: str, *, dense: bool, spars
 
 
 def _is_known(context: SearchContext, text: str) -> bool:
-    """True if a leg to be searched has something to search for in a text."""
     encoder, legs = context.parts.encoder, context.plan.legs
     try:
         return bool(
@@ -197,8 +192,7 @@ def _is_known(context: SearchContext, text: str) -> bool:
 
 
 def _hits(context: SearchContext, results: LegResults, legs: Sequence[LegName]) -> dict[LegName, ScoredDocuments]:
-    """Return the hits of the legs that know something of the query, in their order. DeadlineError or SearchFailedError
-    if too few answered."""
+    """Return the hits of the legs that know something of the query. An error as in `_give_up` if too few answered."""
     hits: dict[LegName, ScoredDocuments] = {}
     for name in legs:
         outcome = results.outcomes[name]
@@ -279,8 +273,7 @@ def _filled(
 
 
 def _ask_leg(context: SearchContext, name: LegName, call: Callable[[], T], share: float = 1.0) -> T | None:
-    """Return what a leg gives for the candidates; None, with the reason in `unscored`, if it fails, or if a share of
-    the deadline is over."""
+    """Return what a leg gives for the candidates; None, with the reason in `unscored`, if it fails or is late."""
     reason: Reason = "late"
     try:
         if perf_counter() < context.deadline(share):
@@ -380,7 +373,6 @@ def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned:
 
 
 def _relevance(context: SearchContext, reranker: Reranker, table: CandidateTable, order: list[int]) -> dict[int, float]:
-    """Return the reranking model's scores of the first columns; none if it fails or is late."""
     plan, deadline = context.plan, context.deadline(RERANK_UNTIL)
     top = order[: reranker.top]
     if not top:
@@ -402,8 +394,7 @@ def _relevance(context: SearchContext, reranker: Reranker, table: CandidateTable
 
 
 def _list(context: SearchContext) -> Plain:
-    """List all documents that match the filter, in the order of a declared field or of writing. No leg is searched, so
-    hits have no scores."""
+    """List all documents that match the filter, in the order of a declared field or of writing, without scores."""
     parts, plan, allowed, order = context.parts, context.plan, None, None
     request, store = plan.request, parts.documents.store
     if request.sort is not None:
@@ -421,8 +412,7 @@ def _list(context: SearchContext) -> Plain:
 
 
 def _give_up(missing: Mapping[Any, Reason], errors: Iterable[BaseException | None], share_ms: float) -> NoReturn:
-    """Raise DeadlineError or SearchFailedError for legs that are missing, or NotReadyError if their cluster is not
-    available; `errors` are theirs, and `share_ms` is the time that they had."""
+    """Raise the error for legs that are missing; `errors` are theirs, and `share_ms` is the time that they had."""
     if any(isinstance(error, UnavailableError) for error in errors):
         raise NotReadyError(UNAVAILABLE)
     legs = {

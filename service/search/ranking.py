@@ -75,10 +75,7 @@ def ranked(
     kinds: Mapping[str, FieldKind],
     require_time: Callable[[str], None],
 ) -> Ranked:
-    """Order the candidates by boosts and sorting, as the request says.
-
-    kinds: those of the declared fields. `require_time` is called between the steps and may raise.
-    """
+    """Order the candidates by boosts and sorting. `require_time` is called between the steps and may raise."""
     columns = fused.order
     scores, boosts = fused.scores, np.zeros((len(request.boosts), fused.scores.size))
     now = time() * 1e3
@@ -171,9 +168,7 @@ class Reranker:
 
     def scores(self, query: str, documents: Sequence[dict[str, Any]], deadline: float) -> list[float]:
         """Return a score for each document, of its title and text, and give up a second after the `perf_counter` time
-        `deadline`. TimeoutError if too many searches wait for the model, OSError if there is no answer, ValueError if
-        it is not the expected JSON.
-        """
+        `deadline`. TimeoutError if too many searches wait, OSError for no answer, ValueError for one of other JSON."""
         begun = self._begin(deadline)
         try:
             return self._scores(query, documents, deadline)
@@ -216,8 +211,7 @@ class Reranker:
 
 def _read(content: bytes, count: int, named: bool) -> list[float]:
     """Read a list of one {"index": i, "score": s} for each text, in any order. Where the request named the model, it is
-    {"results": list}, and the score is "relevance_score".
-    """
+    {"results": list}, and the score is "relevance_score"."""
     answer = json.loads(content)
     try:
         results, score = (answer["results"], "relevance_score") if named else (answer, "score")

@@ -221,7 +221,6 @@ class RequestReader:
         return [plan for plan, _ in read]
 
     def _read(self, request: schemas.SearchRequest, max_explained: int) -> tuple[Plan, list[FieldError]]:
-        """Return a search with every default filled in, and everything that is wrong with it."""
         settings, fusion, condition, ranges = self.settings, request.fusion, None, dict[str, Ranges]()
         candidates, operators = candidates_of(request, settings), read_operators(request.query or "")
         errors = list(self._of_search(request, candidates, operators))
@@ -407,7 +406,6 @@ class RequestReader:
 
 
 def _of_none(request: schemas.SearchRequest, names: Iterable[str], message: str) -> Iterator[FieldError]:
-    """Refuse the fields of a request that are there."""
     for name in names:
         if value := getattr(request, name):
             yield FieldError(name, message, value)

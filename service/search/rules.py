@@ -25,7 +25,6 @@ _MAX_SHARE: Final = 0.5  # of added words, each by its weight, beside those of t
 
 
 def _words(text: str) -> str:
-    """Return the words of a text as they are compared, each between blanks."""
     return f" {' '.join(WORD.findall(unicodedata.normalize('NFKC', text))).casefold()} "
 
 

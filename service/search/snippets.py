@@ -58,7 +58,6 @@ class Snippets:
         return Snippet(text=text[start:end], start=start, marks=_joined(inside, end - start))
 
     def _matches(self, text: str, spans: Sequence[Place]) -> list[_Match]:
-        """Return the matches in a text, by their places; none overlap."""
         begins, matches = [span.start for span in spans], list[_Match]()
         around, words = range(0), list[tuple[int, int]]()
         for span in spans:
@@ -164,7 +163,6 @@ def _window(text: str, core: tuple[int, int], length: int) -> tuple[int, int]:
 
 
 def _joined(marks: Sequence[tuple[int, int]], end: int) -> list[tuple[int, int]]:
-    """Join adjacent marks, and clip them at the end."""
     joined: list[tuple[int, int]] = []
     for start, stop in marks:
         if joined and joined[-1][1] == start:

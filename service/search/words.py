@@ -232,7 +232,6 @@ def _nearness(rest: str, names: Sequence[str], encoder: QueryEncoder, task: str)
 
 
 def _words_alone(query: str) -> Iterator[re.Match[str]]:
-    """Find the words of letters alone that no sign joins to another word."""
     for chunk in _CHUNK.finditer(query):
         words = list(WORD.finditer(query, *chunk.span()))
         if len(words) == 1 and words[0].group().isalpha():

@@ -102,8 +102,7 @@ def automatic_workers(
     """Return the number of processes to serve with, and the reason for fewer than processors, if there is one.
 
     One for each of the `granted` processors, None: those that the system and the cgroup grant; at most 4, and one for
-    each 512 MiB of `memory`, in bytes. One process alone where a model or written documents are each process's own, and
-    where no folder takes the metrics that processes share.
+    each 512 MiB of `memory`, in bytes; one where a model or written documents are each process's own.
     """
     wanted = min(_MAX_WORKERS, processors() if granted is None else granted)
     if wanted == 1:

@@ -17,11 +17,8 @@ __all__ = ["SearchRetriever"]
 
 
 class SearchRetriever(BaseRetriever):
-    """Finds documents with a search service.
-
-    `request` holds fields of a search request, such as `{"k": 5}`; keywords of `invoke` add to it. Metadata are those
-    of `client.documents.texts_of`. `ainvoke` searches in a thread.
-    """
+    """Finds documents. `request` has fields of a search, such as `{"k": 5}`; keywords of `invoke` add to it. Metadata:
+    see `documents.texts_of`. `ainvoke` searches in a thread."""
 
     client: SearchClient
     request: dict[str, Any] = Field(default_factory=dict)

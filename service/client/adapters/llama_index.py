@@ -14,12 +14,8 @@ __all__ = ["SearchRetriever"]
 
 
 class SearchRetriever(BaseRetriever):
-    """Finds nodes with a search service.
-
-    `request` holds fields of a search request, such as `{"k": 5}`. Metadata are those of
-    `client.documents.texts_of`, of which `SCORES` are kept from language models and embeddings. `aretrieve`
-    searches in a thread.
-    """
+    """Finds nodes. `request` has fields of a search, such as `{"k": 5}`. Metadata: see `documents.texts_of`, of which
+    `SCORES` are kept from language models and embeddings. `aretrieve` searches in a thread."""
 
     def __init__(
         self, client: SearchClient, *, request: Mapping[str, Any] | None = None, text_field: str = "text"
