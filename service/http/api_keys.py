@@ -48,7 +48,7 @@ class ApiKeys(WatchedFile[list[KeyEntry]]):
         kind, _, key = authorization.partition(" ")
         if kind.lower() != "bearer" or not key:
             raise UnauthorizedError("Send your API key in the header: Authorization: Bearer KEY.")
-        digest, api_key = _digest(key.strip()), None
+        digest, api_key = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).hexdigest(), None
         for entry in self.value:
             if hmac.compare_digest(entry.sha256, digest):
                 api_key = entry
@@ -83,7 +83,3 @@ def _parse(path: Path, content: bytes) -> list[KeyEntry]:
     if not entries:
         raise SettingsError(f"{path}: there is no key in the file.", remedy=_REMEDY)
     return entries
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()

@@ -89,10 +89,6 @@ class Certificates:
             connection.context = self._newest
 
 
-def _no_password() -> str:
-    return ""  # without it, OpenSSL would ask at the terminal
-
-
 def check_tls(settings: Settings) -> None:
     """Raise SettingsError unless certificate and private key can be used, if there are any."""
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
@@ -102,8 +98,10 @@ def check_tls(settings: Settings) -> None:
                 "Setting 'tls_key_file' is set, but 'tls_certificate_file' is not.", remedy="Set both, or neither."
             )
         return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
+    try:  # without a password, OpenSSL would ask at the terminal
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            certificate, key, lambda: ""
+        )  # not a question at the terminal
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise SettingsError(
             f"Settings 'tls_certificate_file' and 'tls_key_file': {certificate} and {key or certificate} can't be "
