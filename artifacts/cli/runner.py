@@ -19,7 +19,7 @@ from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 from lightretriever.artifacts.summary import Summary
 from lightretriever.artifacts.summary import as_json as as_json_object
 
-__all__ = ["Job", "JsonOption", "print_error", "report_skipped", "running"]
+__all__ = ["Job", "JsonOption", "report_skipped", "running"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
@@ -59,15 +59,10 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
         if isinstance(error, Stopped) and not quietly:
             typer.echo(f"{facts['message']} {facts['remedy']}", err=True)
         if as_json and not quietly:
-            print_error(error, command)
+            typer.echo(as_json_object({"error": facts}))
         if isinstance(error, Stopped):
             sys.exit(facts["status"])
         raise
-
-
-def print_error(error: BaseException, command: str) -> None:
-    """Print an error of a command as one JSON object."""
-    typer.echo(as_json_object({"error": _error_facts(error, command)}))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, overridden
-from lightretriever.artifacts.cli.runner import JsonOption, print_error, running
+from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.errors import LightRetrieverError, importing
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.summary import Summary, duration, folder_size, megabytes
@@ -32,21 +32,13 @@ def train(
 ) -> None:
     """Train an adapter, or resume a stopped run. Start several processes by torchrun or accelerate."""
     first = os.environ.get("RANK", "0") == "0"
-
-    def say(error: LightRetrieverError) -> None:
-        """Print the error of another process."""
-        if as_json and first:
-            print_error(error, "train")
-        typer.echo(f"error: {error}", err=True)
-        _report(error)
-
     try:
         with running("train", as_json=as_json, quietly=not first) as job:
             loaded = overridden(context, TrainRecipe).below(data or Path())
             with importing("pipeline"):
                 from lightretriever.artifacts.training.loop import train as run
             with work_lock(loaded.work) if first else nullcontext():
-                finished = run(loaded, minutes=minutes, open_searcher=context.obj, say=say)
+                finished = run(loaded, minutes=minutes, open_searcher=context.obj)
                 if first:
                     job.summary = _summary(loaded, finished)
     except LightRetrieverError as error:

@@ -3,13 +3,13 @@
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
+from torch.distributed import DistError
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -21,7 +21,6 @@ from lightretriever.artifacts.training.engine import Engine, out_of_memory, too_
 from lightretriever.artifacts.training.likelihood import Likelihood
 from lightretriever.artifacts.training.mining import sets_of_stage
 from lightretriever.artifacts.training.mixture import Mixture
-from lightretriever.artifacts.training.peers import Peers
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,
     LikelihoodStage,
@@ -45,31 +44,27 @@ def train(
     *,
     minutes: float | None = None,
     open_searcher: OpenSearcher | None = None,
-    say: Callable[[ModelError], None] = print,
 ) -> bool:
     """Train the recipe's adapter, or go on with it; returns whether it is finished and written to `recipe.output`.
 
     With `minutes`, the run stops at the first step after so much wall-clock time, preparation included, with a
-    checkpoint; the next call goes on to the very same losses. `open_searcher` is for bundles that are teachers. Of
-    several processes, one whose memory runs out ends the others too, each of which has it printed by `say`.
+    checkpoint; the next call goes on to the very same losses. `open_searcher` is for bundles that are teachers.
     Raises RecipeError, CorpusError, ModelError, and ResumeError when the work directory was begun with another recipe.
     """
     # cuDNN's attention plans anew for every shape, and packed rows have many; the other kernels don't.
     torch.backends.cuda.enable_cudnn_sdp(False)
     engine = Engine.of(recipe)
-    with Peers(say) if engine.accelerator.num_processes > 1 else nullcontext() as peers:
-        try:
-            run = Run(recipe, engine)
-            finished = run_stages(run, minutes, open_searcher)
-            if finished:
-                run.export()
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            failed = too_large(error, engine.device)
-            if peers is not None:
-                peers.tell(failed)
-            raise failed from error
+    try:
+        run = Run(recipe, engine)
+        finished = run_stages(run, minutes, open_searcher)
+        if finished:
+            run.export()
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory(error):
+            raise too_large(error, engine.device) from error
+        if isinstance(error, DistError) or "by peer" in str(error):  # as gloo says of a connection
+            raise ModelError("Another process of this run has ended.", remedy="Its own message says why.") from error
+        raise
     engine.accelerator.end_training()
     return finished
 
