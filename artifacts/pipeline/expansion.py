@@ -21,13 +21,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import faiss
 import numpy as np
 
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
-from lightretriever.artifacts.dtypes import Float32Array, Int32Array
+from lightretriever.artifacts.dtypes import Float32Array, Int32Array, Int64Array
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -69,12 +69,12 @@ def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer,
 
 @dataclass(frozen=True)
 class Expansion:
-    """Expands documents by the `rows` of words (W, D) float32, of which the `candidates` (c,) int32 may be added.
-    `mean` (D,) float32 is the mean of the corpus' vectors, `unit` is u, in impacts."""
+    """Expands documents by the `rows` of words (W, D) float32, which the corpus has with the `frequencies` (W,). `mean`
+    (D,) float32 is the mean of the corpus' vectors, `unit` is u, in impacts."""
 
     settings: ExpansionInfo
     rows: Float32Array
-    candidates: Int32Array
+    frequencies: Int64Array
     mean: Float32Array
     unit: float
 
@@ -92,16 +92,14 @@ class Expansion:
         z = [rows[terms] @ (vector - mean) for vector, (terms, _) in zip(vectors, sparse, strict=True)]
         impacts = sparse.impacts
         spread = float(np.sqrt(np.mean(np.concatenate(z).astype(np.float64) ** 2))) if len(impacts) else 0.0
-        return cls._with(settings, rows, bm25, mean, float(impacts.mean()) / spread if spread else 0.0)
+        return cls(settings, rows, bm25.frequencies, mean, float(impacts.mean()) / spread if spread else 0.0)
 
-    @classmethod
-    def _with(
-        cls, settings: ExpansionInfo, rows: Float32Array, bm25: Bm25Encoder, mean: Float32Array, unit: float
-    ) -> Self:
-        possible = np.flatnonzero((bm25.frequencies >= _MIN_DOCUMENTS) & rows.any(axis=1))
-        frequent = np.argsort(-bm25.frequencies[possible], kind="stable")[:_MAX_CANDIDATES]
-        candidates = np.sort(possible[frequent]).astype(np.int32)
-        return cls(settings, rows, candidates, mean, unit)
+    @cached_property
+    def candidates(self) -> Int32Array:
+        """The words (c,) that may be added."""
+        possible = np.flatnonzero((self.frequencies >= _MIN_DOCUMENTS) & self.rows.any(axis=1))
+        frequent = np.argsort(-self.frequencies[possible], kind="stable")[:_MAX_CANDIDATES]
+        return np.sort(possible[frequent]).astype(np.int32)
 
     @property
     def dimension(self) -> int:
@@ -138,12 +136,3 @@ class Expansion:
         sums = np.concatenate([np.maximum(impacts + factor * own_z, 1), factor * z[added]])
         order = np.argsort(terms, kind="stable")
         return impact_row(terms[order], np.round(np.minimum(sums[order], _MAX_EXPANDED)))
-
-    def measured(self) -> dict[str, Any]:
-        """What was measured on the corpus, as JSON, for `again`."""
-        return {"unit": self.unit, "mean": self.mean.tolist()}
-
-    @classmethod
-    def again(cls, settings: ExpansionInfo, rows: Float32Array, bm25: Bm25Encoder, measured: dict[str, Any]) -> Self:
-        """The expansion of which this was measured, with the same rows."""
-        return cls._with(settings, rows, bm25, np.array(measured["mean"], np.float32), measured["unit"])

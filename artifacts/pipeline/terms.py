@@ -83,7 +83,7 @@ class TermImpacts:
         kept: dict[str, Any] = {"by": _counted_by(leg, corpus.corpus_sha256, len(corpus)), "counted": bm25.counted()}
         if leg.expand is not None:
             expansion = _measure(leg, leg.expand, store, corpus, bm25, counts)
-            kept["expansion"] = expansion.measured()
+            kept["expansion"] = {"unit": expansion.unit, "mean": expansion.mean.tolist()}
             write_array(work / _WORD_ROWS, expansion.rows)
         write_atomically(work / _BM25, json.dumps(kept).encode())
         return cls(bm25, expansion)
@@ -100,8 +100,9 @@ class TermImpacts:
         bm25 = Bm25Encoder.again(kept["counted"], leg.vocabulary)
         if leg.expand is None:
             return cls(bm25, None)
-        rows = read_array(work / _WORD_ROWS)
-        return cls(bm25, Expansion.again(leg.expand[0], rows, bm25, kept["expansion"]))
+        mean = np.array(kept["expansion"]["mean"], np.float32)
+        rows, unit = read_array(work / _WORD_ROWS), kept["expansion"]["unit"]
+        return cls(bm25, Expansion(leg.expand[0], rows, bm25.frequencies, mean, unit))
 
     def joined(self, batch: EncodedBatch, rows: ImpactRows, dense: Float32Array) -> EncodedBatch:
         """A batch with the terms and impacts of its n documents, of which `bm25` found these `rows`, and which have the
