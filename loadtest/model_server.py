@@ -20,12 +20,11 @@ from threading import Thread
 from time import perf_counter
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
+from lightretriever.artifacts.evaluation.full import QueryModel
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, MODEL, option, program
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.collections.collections import DEFAULT, Collections
@@ -46,8 +45,6 @@ Encode = Callable[[Sequence[str]], list[EncodedQuery]]
 """Encodes texts as one batch."""
 
 OPTIONS: Final = (BUNDLE, option("--batch", 16, "most queries encoded together"), *ADDRESS)
-
-_OTHER_MODEL = "Give the model that encoded the documents."
 
 
 class ModelQueryEncoder(QueryEncoder):
@@ -108,61 +105,25 @@ class ModelQueryEncoder(QueryEncoder):
 
 
 def model_encoder(model: ModelRecipe, bundle: Bundle, base: QueryEncoder) -> Encode:
-    """Load a model and give its query encoder, with the instruction of the bundle's default task.
-
-    Dense vectors are cut to the bundle's dimension and normalised again. A language model also gives the sparse query,
-    times IDF if the bundle has IDF; with a bi-encoder, where the bundle's terms are words, or where another model made
-    the impacts, `base`, the bundle's own encoder, gives it. Raises ModelError.
-    """
-    from lightretriever.artifacts.pipeline.encoders import load_encoder  # needs torch
-
-    manifest, idf = bundle.manifest, bundle.idf()
-    settings = EncodeRecipe(lowercase=manifest.tokenizer.lowercase)
-    task = manifest.default_task
-    encoder = load_encoder(model, settings, biencoder=is_of_sentence_transformers(model.path))
-    _check_size(encoder.hidden_size, bundle)
-    has_sparse = encoder.has_sparse and manifest.sparse.model is None and manifest.sparse.vocabulary == "tokens"
-    if has_sparse and encoder.tokenizer.sha256 != manifest.tokenizer.sha256:
-        raise ModelError(f"{model.path} has another tokenizer than the bundle.", remedy=_OTHER_MODEL)
+    """Load a model and give its query encoder, with the instruction of the bundle's default task. `base`, the bundle's
+    own, gives the sparse query where the model doesn't (`QueryModel`). Raises ModelError."""
+    loaded, task = QueryModel.load(model, bundle), bundle.manifest.default_task
 
     def encode(texts: Sequence[str]) -> list[EncodedQuery]:
-        made = encoder.encode_queries(texts, manifest.tasks[task].instruction)
-        if made.sparse is None or not has_sparse:
-            return joined(texts, made.dense, bundle, base)
-        vectors = _cut(made.dense, bundle)
-        return [
-            EncodedQuery.of_model(
-                [f"{term}" for term in terms.tolist()], weights if idf is None else weights * idf[terms], vector
-            )
-            for vector, (terms, weights) in zip(vectors, made.sparse, strict=True)
-        ]
+        made = loaded.encode(texts, task)
+        if not loaded.sparse:
+            return joined(texts, [query.dense for query in made], bundle, base)
+        return [EncodedQuery.of_model(query.terms, query.weights, query.dense) for query in made]
 
     return encode
 
 
 def joined(
-    texts: Sequence[str], vectors: npt.NDArray[np.float32], bundle: Bundle, base: QueryEncoder
+    texts: Sequence[str], vectors: Sequence[Float32Array | None], bundle: Bundle, base: QueryEncoder
 ) -> list[EncodedQuery]:
-    """Join a model's vectors of texts, (n, H), with the sparse queries of `base`, the bundle's own encoder. Vectors are
-    cut to the bundle's dimension and normalised again. Raises ModelError for shorter ones."""
-    _check_size(vectors.shape[1], bundle)
+    """Join a model's vectors of texts, n of (D,), with the sparse queries of `base`, the bundle's own encoder."""
     own = [base.encode(text, bundle.manifest.default_task, StageClock(), dense=False) for text in texts]
-    return [replace(query, dense=vector) for query, vector in zip(own, _cut(vectors, bundle), strict=True)]
-
-
-def _check_size(hidden: int, bundle: Bundle) -> None:
-    if hidden < bundle.manifest.dimension:
-        raise ModelError(
-            f"The query model gives vectors of {hidden} values, the documents have {bundle.manifest.dimension}.",
-            remedy=_OTHER_MODEL,
-        )
-
-
-def _cut(vectors: npt.NDArray[np.float32], bundle: Bundle) -> list[npt.NDArray[np.float32] | None]:
-    """Cut vectors (n, H) to their first D values, normalised: n of (D,), None for a vector of zeros."""
-    cut = vectors[:, : bundle.manifest.dimension]
-    lengths = np.linalg.norm(cut, axis=1)
-    return [vector / length if length > 0 else None for vector, length in zip(cut, lengths, strict=True)]
+    return [replace(query, dense=vector) for query, vector in zip(own, vectors, strict=True)]
 
 
 def open_engine(bundle: Bundle, made: Callable[[QueryEncoder], Encode], *, batch: int) -> SearchEngine:

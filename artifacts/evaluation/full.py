@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -16,9 +17,13 @@ from lightretriever.artifacts.progress import ProgressBar, tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
-__all__ = ["FullQueries", "by_likelihood", "encode_fully"]
+if TYPE_CHECKING:
+    from lightretriever.artifacts.pipeline.encoder import Encoder
+
+__all__ = ["FullQueries", "QueryModel", "by_likelihood", "cut_vectors", "encode_fully"]
 
 _READ, _AT_ONCE = 512, 16  # tokens of a document, and documents read together
+_OTHER_MODEL = "Give the model that encoded the documents."
 _NO_TERMS = (np.empty(0, np.int32), np.empty(0, np.float32))
 
 
@@ -43,41 +48,56 @@ class FullQueries:
         )
 
 
+@dataclass(frozen=True)
+class QueryModel:
+    """A whole model that reads queries for the documents of a bundle. With `sparse` it gives the sparse query, too: the
+    bundle's impacts are its own, of tokens."""
+
+    encoder: "Encoder"
+    bundle: Bundle
+    sparse: bool
+
+    @classmethod
+    def load(cls, model: ModelRecipe, bundle: Bundle) -> Self:
+        """Raises ModelError for a model that can't be loaded, has another tokenizer, or is smaller than the bundle's
+        dimension."""
+        from lightretriever.artifacts.pipeline.encoders import load_encoder  # needs torch
+
+        settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
+        encoder = load_encoder(model, settings, biencoder=is_of_sentence_transformers(model.path))
+        leg = bundle.manifest.sparse
+        own = leg.model is None and leg.impacts == "learned" and leg.vocabulary == "tokens"
+        if encoder.has_sparse and own and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
+            raise ModelError(
+                f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",
+                remedy=_OTHER_MODEL,
+            )
+        cut_vectors(np.empty((0, encoder.hidden_size), np.float32), bundle)
+        return cls(encoder, bundle, encoder.has_sparse and own)
+
+    def encode(self, texts: Sequence[str], task: str) -> list[QueryVectors]:
+        """Queries behind the task's instruction. Dense vectors are cut to the bundle's D values and normalised again.
+        Sparse weights are ln(1 + ReLU(h·P)) at their maximum over the query's positions, times IDF where the bundle's
+        queries are weighted so."""
+        encoded = self.encoder.encode_queries(texts, self.bundle.manifest.tasks[task].instruction)
+        idf, sparse = self.bundle.idf(), (encoded.sparse if self.sparse else None) or [_NO_TERMS] * len(texts)
+        return [
+            QueryVectors(
+                [f"{term}" for term in terms.tolist()], weights if idf is None else weights * idf[terms], vector
+            )
+            for vector, (terms, weights) in zip(cut_vectors(encoded.dense, self.bundle), sparse, strict=True)
+        ]
+
+
 def encode_fully(
     model: ModelRecipe, bundle: Bundle, task: str, queries: Sequence[str]
 ) -> tuple[FullQueries, list[str]]:
-    """Encode `queries` by the whole `model`, with the task's instruction. Also returns warnings.
-
-    Dense vectors are cut to the bundle's D values and normalised again. Sparse weights are ln(1 + ReLU(h·P)) at their
-    maximum over the query's positions, times IDF where the bundle's queries are weighted so; there are none where the
-    bundle's impacts are BM25 or another model's, or its terms are words. Raises ModelError for a model that can't be
-    loaded, has another tokenizer, or is smaller than the bundle's dimension.
-    """
-    from lightretriever.artifacts.pipeline.encoders import load_encoder  # needs torch
-
-    texts = list(dict.fromkeys(queries))
-    instruction = bundle.manifest.tasks[task].instruction
-    settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
-    encoder = load_encoder(model, settings, biencoder=is_of_sentence_transformers(model.path))
-    sparse_leg = bundle.manifest.sparse
-    same_terms = sparse_leg.model is None and sparse_leg.impacts == "learned" and sparse_leg.vocabulary == "tokens"
-    has_sparse = encoder.has_sparse and same_terms
-    if has_sparse and encoder.tokenizer.sha256 != bundle.manifest.tokenizer.sha256:
-        raise ModelError(
-            f"The query model {encoder.name} has another tokenizer than the bundle, so its terms are others.",
-            remedy="Give the model that encoded the documents.",
-        )
+    """Encode `queries` by the whole `model`, see `QueryModel`. Also returns warnings. Raises ModelError."""
+    texts, loaded = list(dict.fromkeys(queries)), QueryModel.load(model, bundle)
     with ProgressBar("query model", total=len(texts), unit="queries") as progress:
-        encoded = encoder.encode_queries(texts, instruction)
+        vectors = dict(zip(texts, loaded.encode(texts, task), strict=True))
         progress.advance(len(texts))
-    idf, sparse = bundle.idf(), encoded.sparse if has_sparse and encoded.sparse else [_NO_TERMS] * len(texts)
-    vectors = {
-        text: QueryVectors(
-            [f"{term}" for term in terms.tolist()], weights if idf is None else weights * idf[terms], vector
-        )
-        for text, vector, (terms, weights) in zip(texts, _cut(encoded.dense, bundle), sparse, strict=True)
-    }
-    return FullQueries(vectors, has_sparse), _compared(encoder.fingerprint, bundle)
+    return FullQueries(vectors, loaded.sparse), _compared(loaded.encoder.fingerprint, bundle)
 
 
 def by_likelihood(
@@ -121,13 +141,14 @@ def _compared(fingerprint: str, bundle: Bundle) -> list[str]:
     ]
 
 
-def _cut(vectors: Float32Array, bundle: Bundle) -> list[Float32Array | None]:
-    """The first D values (Matryoshka) of (n, H), normalised again: n of (D,) float32, None for a vector of zeros."""
+def cut_vectors(vectors: Float32Array, bundle: Bundle) -> list[Float32Array | None]:
+    """The first D values (Matryoshka) of (n, H), normalised again: n of (D,) float32, None for a vector of zeros.
+    Raises ModelError where H is smaller."""
     dimension = bundle.manifest.dimension
     if vectors.shape[1] < dimension:
         raise ModelError(
             f"The query model gives vectors of {vectors.shape[1]} values, the bundle's documents have {dimension}.",
-            remedy="Give the model that encoded the documents.",
+            remedy=_OTHER_MODEL,
         )
     cut = np.asarray(vectors[:, :dimension], dtype=np.float32)
     lengths = np.linalg.norm(cut, axis=1)

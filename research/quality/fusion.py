@@ -17,8 +17,10 @@ import numpy as np
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.full import encode_fully
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, ndcg_per_query, ranking, read_judged
-from lightretriever.artifacts.evaluation.searching import Fusion, QueryVectors, Searcher
+from lightretriever.artifacts.evaluation.searching import Fusion, Searcher
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.loadtest.program import option, program
 from lightretriever.service.commands.evaluation import open_searcher
 from research.record import origin, write_json
@@ -48,19 +50,6 @@ def measure(searcher: Searcher, judged: JudgedQueries, task: str) -> Iterator[tu
         yield name, list(ndcg_per_query(judged.qrels, run).values())
 
 
-def _read_by(model: str, searcher: Searcher, judged: JudgedQueries, task: str) -> Searcher:
-    """Return a searcher whose queries' vectors an encoder of sentence-transformers makes."""
-    from sentence_transformers import SentenceTransformer
-
-    texts = list(judged.queries.values())
-    vectors = SentenceTransformer(model, device="cpu").encode(texts, normalize_embeddings=True)
-    queries = {}
-    for text, vector in zip(texts, vectors, strict=True):
-        terms = searcher.terms(text, task) or QueryVectors([], np.empty(0, np.float32))
-        queries[text] = replace(terms, dense=np.asarray(vector, np.float32))
-    return searcher.with_vectors(queries)
-
-
 @program(
     option("bundles", Path, "folder of the bundles"),
     option("result", Path, "JSON file to write"),
@@ -78,7 +67,9 @@ def main(given: Namespace) -> None:
         with open_searcher(bundle) as searcher:
             found = dict(measure(searcher, judged, task))
             if given.query_model:
-                full = measure(_read_by(given.query_model, searcher, judged, task), judged, task)
+                model = ModelRecipe(path=given.query_model, device="cpu")
+                read, _ = encode_fully(model, bundle, task, list(judged.queries.values()))
+                full = measure(read.searcher(searcher, task), judged, task)
                 found |= {f"the encoder reads each query: {way}": values for way, values in full}
         for way, values in found.items():
             rows.setdefault(way, {})[name] = round(float(np.mean(values)), 4)

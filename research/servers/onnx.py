@@ -17,6 +17,7 @@ from onnxruntime import InferenceSession, SessionOptions
 from tokenizers import Tokenizer
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.evaluation.full import cut_vectors
 from lightretriever.loadtest.model_server import OPTIONS, Encode, joined, serve_model
 from lightretriever.loadtest.program import option, program
 from lightretriever.service.backends.base import EncodedQuery
@@ -53,7 +54,8 @@ def onnx_encoder(encoder: OnnxEncoder, bundle: Bundle, base: QueryEncoder) -> En
     instruction = bundle.manifest.tasks[bundle.manifest.default_task].instruction
 
     def encode(texts: Sequence[str]) -> list[EncodedQuery]:
-        return joined(texts, encoder.vectors([instruction + text for text in texts]), bundle, base)
+        vectors = encoder.vectors([instruction + text for text in texts])
+        return joined(texts, cut_vectors(vectors, bundle), bundle, base)
 
     encode(["search"])  # of other vectors it raises
     return encode
