@@ -1,9 +1,8 @@
 """The command `lightretriever evaluate`. The context's `obj` opens a bundle for searching (`OpenSearcher`)."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -55,7 +54,12 @@ def evaluate(
         if output is None:
             raise RecipeError("--output is missing.", remedy="Name the folder of the results, or give --tune.")
         with importing("pipeline"):
-            from lightretriever.artifacts.evaluation.evaluate import evaluate_all, evaluate_bundle, is_benchmark
+            from lightretriever.artifacts.evaluation.evaluate import (
+                REPORT_FILE,
+                evaluate_all,
+                evaluate_bundle,
+                is_benchmark,
+            )
             from lightretriever.artifacts.evaluation.report import print_benchmark, print_report
             from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 
@@ -76,29 +80,14 @@ def evaluate(
         if not as_json:
             (print_benchmark if several else print_report)(report, Console())
         if several:
-            job.summary = _mean_summary(report, output, dataset, split or "test")
-            return
-        job.summary = _summary(report, output)
-
-
-def _summary(report: Mapping[str, Any], output: Path) -> Summary:
-    facts = {name: report["dataset"][name] for name in ("split", "queries")} | {"dataset": report["dataset"]["name"]}
-    facts |= {"task": report["settings"]["task"], "documents": report["bundle"]["documents"]}
-    return _of_runs(output, len(report["runs"]), report["metrics"], report["warnings"], facts)
-
-
-def _mean_summary(report: Mapping[str, Any], output: Path, collections: Path, split: str) -> Summary:
-    """Of several collections: the mean measures, and how many queries and documents there are in all."""
-    facts = {"dataset": collections.resolve().name, "split": split, "task": "each bundle's"}
-    facts |= {name: report[name] for name in ("queries", "documents")}
-    runs = sum(1 + len(metrics) for metrics in report["parts"].values())
-    return _of_runs(output, runs, report["mean"], report["warnings"], facts)
-
-
-def _of_runs(
-    output: Path, runs: int, metrics: Mapping[str, Any], warnings: list[str], facts: dict[str, Any]
-) -> Summary:
-    from lightretriever.artifacts.evaluation.evaluate import REPORT_FILE
-
-    facts |= {"metrics": metrics, "warnings": warnings, "report": str(output / REPORT_FILE), "files": 1 + runs}
-    return Summary(str(output), [f"{output}: {REPORT_FILE} and {runs} runs of {facts['queries']:,} queries"], facts)
+            facts = {"dataset": dataset.resolve().name, "split": split or "test", "task": "each bundle's"}
+            facts |= {name: report[name] for name in ("queries", "documents")}
+            metrics, runs = report["mean"], sum(1 + len(part) for part in report["parts"].values())
+        else:
+            of, metrics, runs = report["dataset"], report["metrics"], len(report["runs"])
+            facts = {"dataset": of["name"], "split": of["split"], "task": report["settings"]["task"]}
+            facts |= {"queries": of["queries"], "documents": report["bundle"]["documents"]}
+        facts |= {"metrics": metrics, "warnings": report["warnings"]}
+        facts |= {"report": str(output / REPORT_FILE), "files": 1 + runs}
+        line = f"{output}: {REPORT_FILE} and {runs} runs of {facts['queries']:,} queries"
+        job.summary = Summary(str(output), [line], facts)
