@@ -130,10 +130,10 @@ class BundleModelRecipe(ModelRecipe):
     """The model of a bundle, and what the tokens of a query weigh: count times IDF, or count alone.
 
     `idf` is "auto" (the `idf.npy` in the adapter's folder, where there is one), "corpus" (that of the documents in the
-    bundle), the path of such a file, or None (counts, whatever the adapter brings).
+    bundle), or None (counts, whatever the adapter brings).
     """
 
-    idf: PlaceOrId | None = "auto"
+    idf: Literal["auto", "corpus"] | None = "auto"
 
 
 class CorpusRecipe(Section):

@@ -139,22 +139,19 @@ def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encode
 def _recipe_idf(recipe: Recipe, encoders: Encoders) -> Float32Array | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
     model, vocab_size = recipe.sparse or recipe.model, encoders.terms.vocab_size
-    wanted, adapter = model.idf, model.trained_here
-    if encoders.impacts == "bm25" and wanted not in ("auto", None):
+    if encoders.impacts == "bm25" and model.idf == "corpus":
         raise RecipeError(
-            f"model.idf is {wanted}, but BM25 impacts have the IDF in themselves.", remedy="Leave model.idf out."
+            "model.idf is corpus, but BM25 impacts have the IDF in themselves.", remedy="Leave model.idf out."
         )
-    if wanted == "auto" and (encoders.query_weights is not None or encoders.impacts != "learned"):
+    if model.idf == "auto" and (encoders.query_weights is not None or encoders.impacts != "learned"):
         return encoders.query_weights
-    if wanted in ("auto", "corpus"):
-        counts = adapter is None or adapter_settings(adapter).get("query_weights") == "count"
-        if adapter is None or counts or not (file := adapter_file(adapter, IDF_FILE)).is_file():
-            return None
-        wanted = str(file)
-    if wanted is None:
+    adapter = model.trained_here
+    if model.idf is None or adapter is None or adapter_settings(adapter).get("query_weights") == "count":
+        return None
+    if not (file := adapter_file(adapter, IDF_FILE)).is_file():
         return None
     try:
-        return load_idf(Path(wanted), vocab_size)
+        return load_idf(file, vocab_size)
     except BundleError as error:
         raise RecipeError(f"model.idf: {error.message}", remedy=error.remedy) from error
 

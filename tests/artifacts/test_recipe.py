@@ -169,13 +169,13 @@ def test_every_shipped_recipe_is_valid(shipped: Path) -> None:
 
 def test_a_tilde_is_the_home_directory_in_every_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
-    values = {"model.path": "~/a + ~/b", "model.idf": "~/idf.npy", "corpus.path": "~/c", "work": "~/w", "output": "~/o"}
+    values = {"model.path": "~/a + ~/b", "corpus.path": "~/c", "work": "~/w", "output": "~/o"}
     recipe = read_recipe(path, Recipe, {**values, "index.queries": "~/q", "tasks": {"web": "~/ is the home directory"}})
     assert recipe.model.path == "/home/someone/a + /home/someone/b"
-    assert (recipe.model.idf, recipe.corpus.path) == ("/home/someone/idf.npy", "/home/someone/c")
+    assert recipe.corpus.path == "/home/someone/c"
     assert [recipe.work, recipe.output, recipe.index.queries] == [Path("/home/someone", name) for name in "woq"]
     assert recipe.tasks == {"web": "~/ is the home directory"}
-    assert read_recipe(path, Recipe, {"model.idf": "auto", "work": "~no-such-user/w"}).work == Path("~no-such-user/w")
+    assert read_recipe(path, Recipe, {"work": "~no-such-user/w"}).work == Path("~no-such-user/w")
 
 
 @pytest.mark.parametrize("work", ["o", "o/work", "./x/../o/work"])
