@@ -34,7 +34,7 @@ from lightretriever.artifacts.training.data import data_report, prepare, print_d
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
-from lightretriever.artifacts.training.types import QUERY_TOKENS, Progress
+from lightretriever.artifacts.training.types import Progress
 
 __all__ = ["CHECKPOINT", "Run", "read_progress"]
 
@@ -78,7 +78,6 @@ class Run:
         if accelerator.is_main_process:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
             plan |= {"model": self.adapter.backbone.fingerprint, "software": software()}
-            plan |= {"query_tokens": QUERY_TOKENS}
             check_plan(recipe.work / "plan.json", plan, growing="stages")
         self._dev = DevSet.load(recipe.dev, recipe.seed) if recipe.dev is not None else None
         with accelerator.main_process_first():

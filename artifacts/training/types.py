@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import torch
 
 __all__ = [
-    "QUERY_TOKENS",
     "Batch",
     "Example",
     "Progress",
@@ -67,11 +65,6 @@ class StepContext:
     steps: int
     seed: int
     batch: int
-
-
-#: Which tokens training takes of a query, `TextTokenizer.as_queries`; to be changed where it takes others of the same
-#: text, so that no run goes on with them.
-QUERY_TOKENS: Final = "those that the service looks up"
 
 
 def same_text(text: str) -> str:

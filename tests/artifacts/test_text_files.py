@@ -15,7 +15,6 @@ from lightretriever.artifacts.corpus.folder import title_and_text, write_text_co
 from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError, DiskError
-from tests.artifacts.signals import signal_after
 from tests.support.commands import Done, run_command
 from tests.support.wordings import raises
 
@@ -255,15 +254,6 @@ def test_a_stopped_command_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     assert process.returncode == 143, said
     assert "The same command begins again; nothing of it is left." in said
     assert list(output.parent.iterdir()) == []
-
-
-def test_a_signal_after_the_corpus_is_there_stops_nothing(folder: Path, tmp_path: Path) -> None:
-    output = tmp_path / "corpus.jsonl"
-    with signal_after(output):
-        done = run_command("corpus", folder, output, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["documents"] == len(lines(output))
-    assert "stopped" not in done.stderr
 
 
 def test_what_may_not_be_looked_at_is_bad(folder: Path, tmp_path: Path) -> None:

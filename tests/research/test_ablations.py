@@ -12,7 +12,6 @@ from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.training.contrastive import QuerySide
 from lightretriever.artifacts.training.dev import DevSet, measured
 from lightretriever.artifacts.training.engine import Engine
-from lightretriever.artifacts.training.loop import run_stages
 from lightretriever.artifacts.training.losses import cosine_scores
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DevRecipe, TrainRecipe
 from research.quality import ablations, evaluate
@@ -126,22 +125,6 @@ def test_seeds_are_evaluated_on_the_recipe_s_development_set(tmp_path: Path) -> 
     assert found.keys() == {"seed-3", "seed-4"}
     assert all(content["scores"].keys() == {"toy-dev"} for content in found.values())
     assert found["seed-3"] != found["seed-4"]
-
-
-@pytest.mark.slow
-def test_a_reader_s_weights_are_trained(tmp_path: Path) -> None:
-    model = save_toy_model(tmp_path / "model")
-    write_toy_set(tmp_path / "pairs", "train", 60, seed=1)
-    for name in ablations.READERS:
-        content = RECIPE | {"work": str(tmp_path / name), "output": str(tmp_path / name / "adapter")}
-        content |= {"model": {"path": str(model), "device": "cpu"}}
-        recipe = TrainRecipe.model_validate(content).below(tmp_path)
-        run = ablations.VariantRun(recipe, Engine.of(recipe), name)
-        before = {key: one.detach().clone() for key, one in run.adapter.trained().items() if key.startswith("reader.")}
-        run_stages(run)
-        assert before
-        after = run.adapter.trained()
-        assert all(not torch.equal(one, after[key]) for key, one in before.items() if "lora_A" not in key), name
 
 
 def test_the_first_layer_alone_reads_whole_queries(tmp_path: Path) -> None:

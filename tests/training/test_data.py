@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.training import data
-from lightretriever.artifacts.training.data import MOST_POSITIVES, data_report, print_data_report
+from lightretriever.artifacts.training.data import MOST_POSITIVES, content, data_report, print_data_report
 from lightretriever.artifacts.training.documents import write_texts
 from lightretriever.artifacts.training.negatives import pick_negatives
 from lightretriever.artifacts.training.recipe import ContrastiveStage, NegativesRecipe, TrainRecipe
@@ -128,6 +128,44 @@ def test_decontamination_finds_what_was_planted(music: Path, tmp_path: Path) -> 
     output = io.StringIO()
     print_data_report([report], Console(file=output, width=200))
     assert "near duplicates" in output.getvalue()
+
+
+ASKED = [
+    "What is the capital of the largest province of Canada?",
+    "who founded the muslim brotherhood ?",
+    "real-time strategy game of ancient warfare",
+    "0-dimensional biomaterials show inductive properties.",
+    "搜索引擎的短文档是什么",
+    "How is the flow over a flat plate affected by the viscosity of the gas?",
+]
+
+
+@pytest.mark.parametrize("query", ASKED)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        str,
+        str.upper,
+        lambda text: f"  {text.rstrip('?. ')} !!",
+        lambda text: text.replace(" ", " , "),
+        lambda text: text.replace("-", " "),
+        lambda text: f"the {text}",
+        lambda text: text.replace("What is the", "What was").replace("How is the", "Why is a"),
+        lambda text: " ".join(reversed(text.replace("?", " ").split())),
+    ],
+    ids=["exact", "upper", "punctuation", "commas", "hyphens", "the", "function-words", "order"],
+)
+def test_planted_duplicates_are_found(query: str, edit: object) -> None:
+    edited = edit(query)  # type: ignore[operator]
+    assert [one for one in ASKED if content(one) == content(edited)] == [query]
+
+
+def test_plurals_do_not_count_and_other_words_and_signs_do() -> None:
+    assert content("strategy games of ancient warfare") == content("strategy game of ancient warfare")
+    assert content("Glass glasses") == "glass glasse"
+    assert content(ASKED[0]) != content(ASKED[0].replace("Canada", "Australia"))
+    assert content("???") == content("???") != content("→ ☃ →")
+    assert content("who is it") != content("what was that")
 
 
 def test_a_set_that_is_evaluated_too_is_cleaned_of_its_other_splits(tmp_path: Path) -> None:

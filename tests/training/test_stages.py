@@ -377,6 +377,7 @@ def test_a_gguf_file_gets_an_adapter_and_is_not_trained_whole(toy: Path, model_f
     [
         ("shard", {"lora": False, "shard": True}),
         ("data.negatives", {"stages": [{"kind": "contrastive", "steps": 1, "negatives": 0, "mine": "dense"}]}),
+        ("data.negatives", {"stages": [{"kind": "contrastive", "steps": 1, "negatives": 3}]}),
         (
             "data.max_document_length is 16",
             {"stages": [{"kind": "query_likelihood", "steps": 1, "before": "find " * 20, **SMALL}]},

@@ -11,9 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError, ResumeError
-from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.recipe import read_recipe
+from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
@@ -205,21 +203,6 @@ def test_arithmetic_in_bfloat16_is_near_that_of_the_weights(toy: Path, uninterru
     assert found[:2] == pytest.approx(exact[:2], rel=0.1)
 
 
-def test_the_log_names_all_sets_of_a_step(toy: Path, tmp_path: Path) -> None:
-    sets = [{"path": str(toy / "pairs"), "name": name, "instruction": INSTRUCTION, "weight": 1} for name in ("a", "b")]
-    content = recipe_of(toy, tmp_path, data={"sets": sets, "max_document_length": 16})
-    single = {**content["stages"][0], "steps": 8}
-    assert train(TrainRecipe.model_validate(content | {"stages": [single]}))
-    of_batches = [entry["set"] for entry in log_of(tmp_path)]
-    assert set(of_batches) == {"a", "b"}
-    places = {"work": str(tmp_path / "double" / "work"), "output": str(tmp_path / "double" / "adapter")}
-    assert train(TrainRecipe.model_validate(content | places | {"stages": [{**single, "steps": 4, "accumulate": 2}]}))
-    pairs = zip(of_batches[::2], of_batches[1::2], strict=True)
-    expected = [", ".join(dict.fromkeys(pair)) for pair in pairs]
-    assert any("," in names for names in expected)
-    assert [entry["set"] for entry in log_of(tmp_path / "double")] == expected
-
-
 def test_the_step_of_the_best_score_is_counted_over_all_stages(toy: Path, tmp_path: Path) -> None:
     dev = {"path": str(toy / "dev"), "instruction": INSTRUCTION, "every": 1, "queries": 20, "documents": 40}
     content = recipe_of(toy, tmp_path, dev=dev)
@@ -267,14 +250,6 @@ def test_another_recipe_is_refused(toy: Path, uninterrupted: Path) -> None:
     changed["stages"][1]["learning_rate"] = 0.02
     with raises(ResumeError, naming="(stages.1.learning_rate: 0.01 there, 0.02 now)"):
         train(TrainRecipe.model_validate(changed))
-
-
-def test_a_run_that_took_other_tokens_of_queries_is_refused(toy: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    work = shutil.copytree(uninterrupted, tmp_path / "earlier")
-    plan = work / "work" / "plan.json"
-    plan.write_text(json.dumps({key: value for key, value in read_json(plan).items() if key != "query_tokens"}))
-    with raises(ResumeError, naming="query_tokens"):
-        train(TrainRecipe.model_validate(recipe_of(toy, work)))
 
 
 def test_an_adapter_appears_whole(
@@ -329,13 +304,6 @@ def test_a_development_set_whose_relevant_documents_are_elsewhere_is_refused(toy
     (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tnowhere\t1\nq1\td1\t0\n")
     with raises(CorpusError, naming=f"dev.path is {folder}"):
         train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, dev={"path": str(folder), "instruction": "find"})))
-
-
-def test_recipe_errors_name_the_key(toy: Path, tmp_path: Path) -> None:
-    bad = recipe_of(toy, tmp_path)
-    bad["stages"][1]["negatives"] = 3
-    with raises(RecipeError, naming="data.negatives"):
-        read_recipe(save(tmp_path / "recipe.yaml", bad), TrainRecipe)
 
 
 @pytest.mark.slow
