@@ -1,10 +1,11 @@
 package lightretriever;
 
 import java.io.IOException;
+import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.LinkedHashSet;
 import java.util.List;
-import java.util.PriorityQueue;
+import java.util.Optional;
 import java.util.Set;
 import java.util.stream.Stream;
 import org.apache.lucene.analysis.Analyzer;
@@ -55,26 +56,13 @@ public final class Spellings {
    * last their numbers of documents, int32, packed by Strings.
    */
   public static byte[] completions(OpenIndex index, byte[] beginning, int most) throws IOException {
-    BytesRef prefix = new BytesRef(beginning);
     return index.reading(
         () -> {
-          Terms words = index.terms(IndexBuilder.SPELLINGS);
-          TermsEnum each = words == null ? TermsEnum.EMPTY : words.iterator();
-          // The least frequent comes first; of equals the last in the order of the words.
-          PriorityQueue<Word> best =
-              new PriorityQueue<>(
-                  Comparator.comparingInt(Word::documents).thenComparing(Word::text, Comparator.reverseOrder()));
-          boolean more = each.seekCeil(prefix) != TermsEnum.SeekStatus.END;
-          while (more && StringHelper.startsWith(each.term(), prefix)) {
-            if (best.size() < most || each.docFreq() > best.peek().documents()) {
-              best.add(new Word(BytesRef.deepCopyOf(each.term()), each.docFreq()));
-              if (best.size() > most) {
-                best.poll();
-              }
-            }
-            more = each.next() != null;
-          }
-          List<Word> found = best.stream().sorted(best.comparator().reversed()).toList();
+          List<Word> found =
+              beginning(index, new BytesRef(beginning)).stream()
+                  .sorted(Comparator.comparingInt(Word::documents).reversed().thenComparing(Word::text))
+                  .limit(most)
+                  .toList();
           Stream<byte[]> texts = found.stream().map(word -> word.text().bytes);
           byte[] numbers = Packed.ints(found.stream().map(Word::documents).toList());
           return Strings.pack(Stream.concat(texts, Stream.of(numbers)).toList());
@@ -97,82 +85,88 @@ public final class Spellings {
     while (common < Math.min(word.length(), term.length()) && word.charAt(common) == term.charAt(common)) {
       common++;
     }
-    Terms spelt = index.terms(IndexBuilder.SPELLINGS);
     if (common > 1 && common == term.length() && common < word.length()) {
       common = word.offsetByCodePoints(common, -1);
     }
     if (index.frequency(new Term(IndexBuilder.SPELLINGS, word)) > 0) {
       forms.add(word);
     }
-    if (spelt != null && common > 0) {
-      BytesRef prefix = new BytesRef(word.substring(0, common));
-      TermsEnum each = spelt.iterator();
-      boolean more = each.seekCeil(prefix) != TermsEnum.SeekStatus.END;
-      for (; more && StringHelper.startsWith(each.term(), prefix); more = each.next() != null) {
-        String other = each.term().utf8ToString();
-        if (WordAnalyzer.words(analyzer, other).equals(term)) {
-          forms.add(other);
-        }
+    if (common == 0) {
+      return forms;
+    }
+    for (Word other : beginning(index, new BytesRef(word.substring(0, common)))) {
+      if (WordAnalyzer.words(analyzer, other.text().utf8ToString()).equals(term)) {
+        forms.add(other.text().utf8ToString());
       }
     }
     return forms;
   }
 
+  /** The words that begin with a text. */
+  private static List<Word> beginning(OpenIndex index, BytesRef prefix) throws IOException {
+    List<Word> found = new ArrayList<>();
+    Terms words = index.terms(IndexBuilder.SPELLINGS);
+    TermsEnum each = words == null ? TermsEnum.EMPTY : words.iterator();
+    boolean more = each.seekCeil(prefix) != TermsEnum.SeekStatus.END;
+    for (; more && StringHelper.startsWith(each.term(), prefix); more = each.next() != null) {
+      found.add(new Word(BytesRef.deepCopyOf(each.term()), each.docFreq(), 1f));
+    }
+    return found;
+  }
+
   /** The word that is most alike; among such, that of most documents. */
   private static String correction(OpenIndex index, Analyzer analyzer, String word) throws IOException {
-    Terms words = index.terms(IndexBuilder.SPELLINGS);
-    if (words == null) {
+    if (index.terms(IndexBuilder.SPELLINGS) == null) {
       return "";
     }
     int length = word.codePointCount(0, word.length());
     int documents = documents(index, analyzer, word);
     if (documents > 0) {
-      return length > SHORT ? misspelt(index, words, word, documents) : "";
+      return length > SHORT ? misspelt(index, word, documents) : "";
     }
-    TermsEnum near =
-        new FuzzyTermsEnum(
-            words, new Term(IndexBuilder.SPELLINGS, word), length < LONG ? 1 : 2, SAME_BEGINNING, true);
+    List<Word> near = near(index, word, length < LONG ? 1 : 2);
     if (length == SHORT) {
       return shortCorrection(index, near, word);
     }
-    String best = "";
-    float alike = 0;
-    int most = 0;
-    while (near.next() != null) {
-      float boost = near.attributes().getAttribute(BoostAttribute.class).getBoost();
-      if (boost > alike || (boost == alike && near.docFreq() > most)) {
-        best = near.term().utf8ToString();
-        alike = boost;
-        most = near.docFreq();
-      }
+    return text(near.stream().max(Comparator.comparingDouble(Word::alike).thenComparing(Word::documents)));
+  }
+
+  /** The words that differ in at most so many letters, but not in the first. */
+  private static List<Word> near(OpenIndex index, String word, int letters) throws IOException {
+    Term asked = new Term(IndexBuilder.SPELLINGS, word);
+    TermsEnum each =
+        new FuzzyTermsEnum(index.terms(IndexBuilder.SPELLINGS), asked, letters, SAME_BEGINNING, true);
+    List<Word> near = new ArrayList<>();
+    while (each.next() != null) {
+      float alike = each.attributes().getAttribute(BoostAttribute.class).getBoost();
+      near.add(new Word(BytesRef.deepCopyOf(each.term()), each.docFreq(), alike));
     }
-    return best;
+    return near;
+  }
+
+  private static String text(Optional<Word> word) {
+    return word.map(found -> found.text().utf8ToString()).orElse("");
   }
 
   /**
    * The word that has two neighbouring letters swapped, or one letter more, if one in 200 documents has it and ten times as
    * many as any other such word. Another letter in place of one says too little of a word of three.
    */
-  private static String shortCorrection(OpenIndex index, TermsEnum near, String word) throws IOException {
-    String best = "";
-    int most = 0;
-    int second = 0;
-    while (near.next() != null) {
-      String other = near.term().utf8ToString();
-      int more = other.codePointCount(0, other.length()) - SHORT;
-      if (more < 0 || (more == 0 && !letters(other).equals(letters(word)))) {
-        continue;
-      }
-      if (near.docFreq() > most) {
-        second = most;
-        best = other;
-        most = near.docFreq();
-      } else {
-        second = Math.max(second, near.docFreq());
-      }
-    }
+  private static String shortCorrection(OpenIndex index, List<Word> near, String word) throws IOException {
+    List<Word> likely =
+        near.stream()
+            .filter(
+                other -> {
+                  String text = other.text().utf8ToString();
+                  int more = text.codePointCount(0, text.length()) - SHORT;
+                  return more > 0 || (more == 0 && letters(text).equals(letters(word)));
+                })
+            .sorted(Comparator.comparingInt(Word::documents).reversed())
+            .toList();
     int least = Math.max(SHORT_LEAST_DOCUMENTS, OpenIndex.count(index) / SHORT_ONE_OF);
-    return most >= least && most >= SHORT_TIMES * second ? best : "";
+    int most = likely.isEmpty() ? 0 : likely.get(0).documents();
+    int second = likely.size() < 2 ? 0 : likely.get(1).documents();
+    return most >= least && most >= SHORT_TIMES * second ? likely.get(0).text().utf8ToString() : "";
   }
 
   /** The letters of a word in the order of the alphabet. */
@@ -182,20 +176,14 @@ public final class Spellings {
   }
 
   /** The word that a word of few documents is a misspelling of; none for an id of a document, which is a name. */
-  private static String misspelt(OpenIndex index, Terms words, String word, int documents) throws IOException {
+  private static String misspelt(OpenIndex index, String word, int documents) throws IOException {
     if (documents > OpenIndex.count(index) / MISSPELT_TIMES || index.frequency(new Term(IndexBuilder.ID, word)) > 0) {
       return "";
     }
-    TermsEnum near = new FuzzyTermsEnum(words, new Term(IndexBuilder.SPELLINGS, word), 1, SAME_BEGINNING, true);
-    String best = "";
-    int most = MISSPELT_TIMES * documents - 1;
-    while (near.next() != null) {
-      if (near.docFreq() > most) {
-        best = near.term().utf8ToString();
-        most = near.docFreq();
-      }
-    }
-    return best;
+    return text(
+        near(index, word, 1).stream()
+            .filter(other -> other.documents() >= MISSPELT_TIMES * documents)
+            .max(Comparator.comparingInt(Word::documents)));
   }
 
   /**
@@ -215,6 +203,6 @@ public final class Spellings {
     return Math.max(least, index.frequency(new Term(IndexBuilder.SPELLINGS, word)));
   }
 
-  /** A word, and the number of documents that have it. */
-  private record Word(BytesRef text, int documents) {}
+  /** A word, the number of documents that have it, and how much it is like the word that is asked for. */
+  private record Word(BytesRef text, int documents, float alike) {}
 }
