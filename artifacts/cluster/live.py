@@ -26,6 +26,7 @@ from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError, DocumentError
 from lightretriever.artifacts.live.documents import (
     Change,
+    LiveDocuments,
     Result,
     StoredDocument,
     Written,
@@ -51,17 +52,13 @@ class Stored(StoredDocument):
     primary_term: int
 
 
-class LiveIndex:
+class LiveIndex(LiveDocuments):
     """The index that an alias stands for, to be written to. Thread-safe.
 
     `wait` makes a call return only when searches see the change, which is within a second without it. Calls end by
     the `perf_counter` time `deadline`. ClusterError if the cluster does not take a change, or if the alias was given to
     another index meanwhile; ClusterTimeoutError leaves open whether the change was made.
     """
-
-    problem: Final = None  # searches see the changes if they reach the cluster
-    written: Final = 0  # no document takes memory here
-    warning: Final = None
 
     def __init__(self, cluster: Cluster, alias: str, index: str, meta: IndexMeta) -> None:
         self.cluster = cluster
@@ -97,12 +94,6 @@ class LiveIndex:
                 message = f"Document {changes[index].id!r} was changed by others {_ATTEMPTS} times."
                 results[index] = ConflictError(message, remedy="Try again.")
         return results
-
-    position: Final = 0  # `write` waits itself
-
-    def followed(self, position: int) -> bool:
-        """Return True: the cluster has answered when searches see the changes."""
-        return True
 
     def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
         """Return the indexes of the changes that need a vector and impacts and have neither."""
@@ -179,14 +170,24 @@ class LiveIndex:
         return [stored[document_id] for document_id in ids]
 
     def _action(self, change: Change, stored: Stored | None) -> dict[str, Any] | None:
-        """Return the action of a bulk request, None where there is nothing to delete. ConflictError, UnencodedError."""
+        """Return the action of a bulk request, None where there is nothing to delete: a document whole, with the vector
+        or the rank features of the one that is there if there are no new ones. ConflictError; UnencodedError if that
+        one has another text."""
         check_version(change, stored)
         over = {} if stored is None else {"if_seq_no": stored.seq_no, "if_primary_term": stored.primary_term}
         if (document := change.document) is None:
             versioned = over if change.version is not None else {}
             return None if stored is None else {"_op_type": "delete", "_id": change.id, **versioned}
-        header = {"_op_type": "create" if stored is None else "index", "_id": change.id, **over}
-        return {**header, "_source": _body_of(change, document, stored, self.meta)}
+        hashes, dense = document_hashes(document.full_text, document.raw), self.meta.dimension is not None
+        no_vector = change.vector is None and dense
+        if (no_vector or change.impacts is None) and (stored is None or stored.source["hashes"][0] != hashes[0]):
+            raise unencoded(change, new=stored is None, dense=dense)
+        new = {"ordinal": live_ordinal(document.id)}
+        old: Mapping[str, Any] = new if stored is None else stored.source
+        vector = old["vector"] if no_vector else change.vector
+        impacts = old["impacts"] if change.impacts is None else features(change.impacts)
+        body = document_body(old["ordinal"], document.raw, vector, impacts, self.meta.fields)
+        return {"_op_type": "create" if stored is None else "index", "_id": change.id, **over, "_source": body}
 
     def _read(
         self, ids: Sequence[str], uuid: str, deadline: float | None = None, fields: Sequence[str] | None = None
@@ -223,25 +224,6 @@ def _stored(answer: Mapping[str, Any], source: Mapping[str, Any], uuid: str) -> 
     seq_no, term = answer["_seq_no"], answer["_primary_term"]
     version = f"{seq_no}.{term}.{blake2b(uuid.encode(), digest_size=6).hexdigest()}"
     return Stored(source.get("raw", "").encode(), version, source, seq_no, term)
-
-
-def _body_of(change: Change, document: Document, stored: Stored | None, meta: IndexMeta) -> dict[str, Any]:
-    """Return a document to write as the cluster gets it: whole, with the vector or the rank features of the one that is
-    there if there are no new ones. Raises UnencodedError if that one has another text."""
-    hashes = document_hashes(document.full_text, document.raw)
-    no_vector = change.vector is None and meta.dimension is not None
-    if (no_vector or change.impacts is None) and (stored is None or stored.source["hashes"][0] != hashes[0]):
-        raise unencoded(change, new=stored is None, dense=meta.dimension is not None)
-    old = {} if stored is None else stored.source
-    ordinal = live_ordinal(document.id) if stored is None else stored.source["ordinal"]
-    impacts = change.impacts
-    return document_body(
-        ordinal,
-        document.raw,
-        old["vector"] if no_vector else change.vector,
-        old["impacts"] if impacts is None else features(impacts),
-        meta.fields,
-    )
 
 
 def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:

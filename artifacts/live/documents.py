@@ -1,8 +1,9 @@
 """Changes of single documents after a bundle was built: their parts checked, before anything is written."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -100,53 +101,59 @@ class StoredDocument:
     version: str
 
 
-class LiveDocuments(Protocol):
+class LiveDocuments(ABC):
     """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time
-    `deadline`, which leaves open whether the changes were made. `LiveIndex` of a cluster and `LiveStore` of a journal
-    are such.
+    `deadline`, which leaves open whether the changes were made.
     """
 
-    @property
-    def most_impact(self) -> int:
-        """The largest impact that a document can have."""
+    most_impact: int
+    """The largest impact that a document can have."""
 
-    @property
-    def problem(self) -> str | None:
-        """Why searches can't see changes any more; None if they can."""
+    problem: str | None = None
+    """Why searches can't see changes any more; None if they can."""
 
     @property
     def written(self) -> int:
         """Number of documents written beside the bundle that take memory here."""
+        return 0
 
     @property
     def warning(self) -> str | None:
         """The remedy if many documents are written beside the bundle; None if few are."""
+        return None
 
+    @property
+    def position(self) -> int:
+        """The number of the last change, for `followed`."""
+        return 0
+
+    def followed(self, position: int) -> bool:
+        """True if the searches of every process see the changes up to a position. Returns at once."""
+        return position <= self.position
+
+    @abstractmethod
     def get(self, document_id: str, deadline: float) -> StoredDocument | None:
         """Read a document as it is now; None if there is none with this id."""
 
+    @abstractmethod
     def compare(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
         """Return for each document the version that is there, None for none, and whether it is the same."""
 
+    @abstractmethod
     def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
         """Return the indexes of the changes that need a vector and impacts and have neither: of new documents, and of
         those with another title or text."""
 
+    @abstractmethod
     def write(self, changes: Sequence[Change], deadline: float, *, wait: bool = False) -> list[Result]:
         """Make changes in their order, and give what became of each. All searches see them when `followed` says so;
         a cluster is asked to `wait` for that.
 
         TimeoutError or ClusterTimeoutError if they are late, ClusterError or DiskError if they can't be made."""
 
-    @property
-    def position(self) -> int:
-        """The number of the last change, for `followed`."""
-
-    def followed(self, position: int) -> bool:
-        """True if the searches of every process see the changes up to a position. Returns at once."""
-
     def refresh(self) -> None:
-        """Make what was written visible to searches."""
+        """Make what was written visible to searches, where a write does not."""
+        return
 
 
 def read_fields(document_id: str, fields: Mapping[str, Any], manifest: Manifest) -> Document:

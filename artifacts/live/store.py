@@ -22,6 +22,7 @@ from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
 from lightretriever.artifacts.live.documents import (
     Change,
+    LiveDocuments,
     Result,
     StoredDocument,
     Written,
@@ -55,22 +56,20 @@ _Call = tuple[Sequence[Change], Future[list[Result]]]
 """The changes of a call of `write`, and what became of them."""
 
 
-class LiveStore:
+class LiveStore(LiveDocuments):
     """The documents of a bundle and of a journal, to be written and searched. Thread-safe.
 
     Calls that write at the same time share one write to the disk. Any number of processes may have the same folder
     open; each follows the journal.
     """
 
-    most_impact: Final = MAX_IMPACT
+    most_impact = MAX_IMPACT
 
     def __init__(self, folder: Path, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None) -> None:
         """Replay the journal in a folder, or begin one. `index` and `dense` are the bundle's, and stay open.
         JournalError for a damaged journal, or one that does not fit the bundle; DiskError."""
         self.top_k = manifest.sparse.top_k
         """Most terms of a document, the strongest; None: all."""
-        self.problem: str | None = None
-        """Why searches can't see changes any more; None if they can."""
         self._behind: str | None = None  # why the overlay lacks changes; `_follow` makes another one
         self._digest = manifest.digest[:12]
         self._bundled = index.count
@@ -144,9 +143,6 @@ class LiveStore:
         """Return for each document the version that is there, None for none, and whether it is the same."""
         pairs = ((document, self.seen(document.id)) for document in documents)
         return [(None, False) if old is None else (old.version, old.raw == document.raw) for document, old in pairs]
-
-    def refresh(self) -> None:
-        """Do nothing: searches see what was written."""
 
     @property
     def position(self) -> int:
