@@ -39,18 +39,16 @@ class QuerySample:
     def add(self, batch: EncodedBatch) -> None:
         """Add the next documents of the corpus. Of those in the sample, the 8 terms of the largest impact are kept."""
         for row in range(len(batch.ids)):
-            if self._count % self._stride == 0:
-                self._keep(batch, row)
             self._count += 1
-
-    def _keep(self, batch: EncodedBatch, row: int) -> None:
-        part = slice(batch.indptr[row], batch.indptr[row + 1])
-        best = np.argsort(-batch.impacts[part].astype(np.int64), kind="stable")[:_TERMS]
-        terms = batch.terms[part][best].tolist()
-        self._terms.append([str(term) if batch.names is None else batch.names[term] for term in terms])
-        if len(self._terms) == _MAX_QUERIES:
-            self._terms = self._terms[::2]
-            self._stride *= 2
+            if (self._count - 1) % self._stride:
+                continue
+            part = slice(batch.indptr[row], batch.indptr[row + 1])
+            best = np.argsort(-batch.impacts[part].astype(np.int64), kind="stable")[:_TERMS]
+            terms = batch.terms[part][best].tolist()
+            self._terms.append([str(term) if batch.names is None else batch.names[term] for term in terms])
+            if len(self._terms) == _MAX_QUERIES:
+                self._terms = self._terms[::2]
+                self._stride *= 2
 
     def queries(self, table: TokenTable, tokenizer: TextTokenizer, spelt: Callable[[str], str]) -> Float32Array:
         """The query vectors, float32 (q, D) of length 1; documents without terms or direction give none. `spelt` gives
@@ -100,14 +98,9 @@ def unrelated_queries(tokenizer: TextTokenizer) -> list[Int32Array]:
     The same tokenizer gives the same queries.
     """
     spelt = [tokenizer.token(token) for token in range(tokenizer.vocab_size)]
-    words = next(
-        (matches for pattern in (_SPACED, _PLAIN) if len(matches := _matching(pattern, spelt)) >= _MIN_WORDS), None
-    )
-    if words is None:
-        return []
-    random = np.random.default_rng(0)
-    return [random.choice(words, _LENGTHS[number % len(_LENGTHS)]) for number in range(_QUERIES)]
-
-
-def _matching(pattern: re.Pattern[str], spelt: list[str]) -> Int32Array:
-    return np.array([token for token, text in enumerate(spelt) if pattern.fullmatch(text)], np.int32)
+    for pattern in (_SPACED, _PLAIN):
+        words = np.array([token for token, text in enumerate(spelt) if pattern.fullmatch(text)], np.int32)
+        if len(words) >= _MIN_WORDS:
+            random = np.random.default_rng(0)
+            return [random.choice(words, _LENGTHS[number % len(_LENGTHS)]) for number in range(_QUERIES)]
+    return []

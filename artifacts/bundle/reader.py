@@ -175,23 +175,18 @@ class Bundle:
         index = ImpactIndex.open(self.path / folder)
         try:
             self._compare(folder, "wrong number of documents", self.manifest.documents, index.count)
-            self._check_fields(index)
+            first = index.of(np.array([0]))
+            for name, kind in self.manifest.fields.items():
+                try:  # Lucene refuses a field of another kind
+                    index.listed(first, Order(name, kind, descending=False), 0, 1)
+                except JavaError as error:
+                    message = f'the field "{name}" is not of its kind'
+                    problem = Problem(MANIFEST_FILE, message, kind, error.message, "Build the bundle again.")
+                    raise ProblemError(self.path, problem) from error
         except BundleError:
             index.close()
             raise
         return index
-
-    def _check_fields(self, index: ImpactIndex) -> None:
-        bits = np.zeros(-(-index.count // 64) * 8, np.uint8)
-        bits[0] = 1
-        first = index.chosen(bits)
-        for name, kind in self.manifest.fields.items():
-            try:
-                index.listed(first, Order(name, kind, descending=False), 0, 1)  # Lucene refuses a field of another kind
-            except JavaError as error:
-                message = f'the field "{name}" is not of its kind'
-                problem = Problem(MANIFEST_FILE, message, kind, error.message, "Build the bundle again.")
-                raise ProblemError(self.path, problem) from error
 
 
 def index_files(manifest: Manifest) -> set[str]:

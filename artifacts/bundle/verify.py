@@ -167,16 +167,12 @@ def _sparse(bundle: Bundle) -> Iterator[Problem]:
         message = "ids or their order differ (SHA-256 of all ids)"
         yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, IdsHash(ids).hex(), _REBUILD)
         yield from _documents(manifest, index, ids)
-        yield from _terms(manifest, index)
-
-
-def _terms(manifest: Manifest, index: ImpactIndex) -> Iterator[Problem]:
-    """Check whether the terms of the first documents are of the bundle's vocabulary (the first that is not)."""
-    for term in sorted(set().union(*index.rows(0, min(_CHUNK, index.count)))):
-        if (problem := term_problem(term, manifest.sparse.vocabulary, manifest.sparse_vocab_size)) is not None:
-            folder, expected = manifest.sparse.directory, f"terms of the vocabulary {manifest.sparse.vocabulary}"
-            yield Problem(folder, "a term is not of the vocabulary", expected, problem, _REBUILD)
-            return
+        words = manifest.sparse
+        for term in sorted(set().union(*index.rows(0, min(_CHUNK, index.count)))):
+            if (problem := term_problem(term, words.vocabulary, manifest.sparse_vocab_size)) is not None:
+                expected = f"terms of the vocabulary {words.vocabulary}"
+                yield Problem(words.directory, "a term is not of the vocabulary", expected, problem, _REBUILD)
+                return
 
 
 def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterator[Problem]:

@@ -125,7 +125,14 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
     can't be stored.
     """
     check_outside(target)
-    _check_settings(content)
+    for task, table_input in content.tables.items():
+        if table_input.rows.ndim != 2 or not 1 <= content.dimension <= table_input.rows.shape[1]:
+            raise RecipeError(
+                f'Dimension {content.dimension} does not fit the table "{task}" of shape {table_input.rows.shape}.',
+                remedy="Choose a dimension from 1 to the model's hidden size.",
+            )
+    if content.dense is not None and content.dense.factory is not None:
+        check_factory(content.dense.factory, content.dimension)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, content.tokenizer_file, lowercase=content.lowercase)
         vocabulary, sparse = _write_terms(folder, content, tokenizer)
@@ -165,17 +172,6 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
         with writing(folder / MANIFEST_FILE):
             (folder / MANIFEST_FILE).write_bytes(manifest.to_bytes())
     return Bundle.open(target)
-
-
-def _check_settings(content: BundleContent) -> None:
-    for task, table in content.tables.items():
-        if table.rows.ndim != 2 or not 1 <= content.dimension <= table.rows.shape[1]:
-            raise RecipeError(
-                f'Dimension {content.dimension} does not fit the table "{task}" of shape {table.rows.shape}.',
-                remedy="Choose a dimension from 1 to the model's hidden size.",
-            )
-    if content.dense is not None and content.dense.factory is not None:
-        check_factory(content.dense.factory, content.dimension)
 
 
 def _write_tokenizer(target: Path, source: Path, *, lowercase: bool) -> TextTokenizer:

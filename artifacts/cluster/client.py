@@ -129,7 +129,10 @@ def connect(
     well. A node that does not answer for `patience_s`, by default `timeout_s`, is left alone for a minute, if there are
     others. `connections` are kept open to each node. Raises ClusterError, with what to do.
     """
-    urls, name = _urls(address)
+    urls = [url.strip().rstrip("/") for url in address.urls.split(",") if url.strip()]
+    if not urls:
+        raise ClusterError("There is no address of a cluster.", remedy=_ADDRESS)
+    name = ", ".join(_name(number, url) for number, url in enumerate(urls, 1))
     try:
         if address.ca_file is not None:
             ssl.create_default_context(cafile=address.ca_file)
@@ -165,14 +168,6 @@ def _credentials(address: ClusterAddress) -> dict[str, str]:
         return {}
     pair = f"{address.user}:{address.password or ''}".encode()  # the library would send Latin-1
     return {"authorization": f"Basic {base64.b64encode(pair).decode()}"}
-
-
-def _urls(address: ClusterAddress) -> tuple[list[str], str]:
-    """The addresses, and the same without credentials."""
-    urls = [url.strip().rstrip("/") for url in address.urls.split(",") if url.strip()]
-    if not urls:
-        raise ClusterError("There is no address of a cluster.", remedy=_ADDRESS)
-    return urls, ", ".join(_name(number, url) for number, url in enumerate(urls, 1))
 
 
 def _name(number: int, url: str) -> str:

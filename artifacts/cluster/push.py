@@ -4,7 +4,7 @@ A push that was stopped, however, goes on where it was: its index is found by na
 written again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any, Final
 
@@ -79,11 +79,19 @@ def push(
         )
     dense = None if manifest.dense is None else bundle.dense()
     with bundle.sparse() as sparse:
-        meta = IndexMeta.of(manifest, engine, large=_largest_impact(sparse) > MAX_PLAIN_IMPACT)
+        read = (sparse.rows(first, min(first + _READ, sparse.count)) for first in range(0, sparse.count, _READ))
+        large = any(impact > MAX_PLAIN_IMPACT for rows in read for row in rows for impact in row.values())
+        meta = IndexMeta.of(manifest, engine, large=large)
         index = index_name(alias, manifest, engine, shards)
         _create(cluster, index, meta, shards=shards, replicas=replicas)
         present = _write(bundle, dense, sparse, cluster, index, skipped, written)
-        _check_count(cluster, index, manifest.documents)
+        with cluster.translated():  # and let searches see them
+            cluster.client.indices.put_settings(index=index, body={"index": {"refresh_interval": None}})
+            cluster.client.indices.refresh(index=index)
+            count = int(cluster.client.count(index=index)["count"])
+        if count != manifest.documents:
+            what = f"The index {index} has {count:,} documents of {manifest.documents:,}."
+            raise ClusterError(what, remedy=_AGAIN)
         check_scores(cluster, index, meta, dense, sparse)
     commit_point()
     before = switch(cluster, alias, index)
@@ -107,14 +115,6 @@ def push(
 def _changed(cluster: Cluster, indexes: list[str]) -> list[str]:
     """Name those in which documents were written or deleted since their push."""
     return [index for index in indexes if read_meta(cluster, index).live]
-
-
-def _largest_impact(sparse: ImpactIndex) -> int:
-    largest = 0
-    for first in range(0, sparse.count, _READ):
-        rows = sparse.rows(first, min(first + _READ, sparse.count))
-        largest = max(largest, *(max(row.values(), default=0) for row in rows))
-    return largest
 
 
 def _create(cluster: Cluster, index: str, meta: IndexMeta, *, shards: int, replicas: int) -> None:
@@ -151,7 +151,8 @@ def _write(
         cluster.client.indices.refresh(index=index)
         for first in range(0, sparse.count, _READ):
             end = min(first + _READ, sparse.count)
-            missing = _missing(cluster, index, first, end)
+            parts = [range(start, min(start + _CHECKED, end)) for start in range(first, end, _CHECKED)]
+            missing = [part for part in parts if _count(cluster, index, part) < len(part)]
             skipped(end - first - sum(map(len, missing)))
             present += end - first - sum(map(len, missing))
             if not missing:
@@ -161,12 +162,6 @@ def _write(
                     raise ClusterError(error.message, remedy=f"{error.remedy} {_AGAIN}") from error
                 written(1)
     return present
-
-
-def _missing(cluster: Cluster, index: str, first: int, end: int) -> list[range]:
-    """Return the ranges of ordinals of which a document is not there."""
-    ranges = [range(start, min(start + _CHECKED, end)) for start in range(first, end, _CHECKED)]
-    return [part for part in ranges if _count(cluster, index, part) < len(part)]
 
 
 def _count(cluster: Cluster, index: str, ordinals: range) -> int:
@@ -187,16 +182,6 @@ def _actions(
         for ordinal, raw, vector in zip(part, raws, vectors, strict=False):
             body = document_body(ordinal, raw, vector, features(rows[ordinal - read.start]), fields)
             yield {"_op_type": "index", "_id": orjson.loads(raw)["_id"], "_source": body}
-
-
-def _check_count(cluster: Cluster, index: str, documents: int) -> None:
-    """Make the documents visible, and count them."""
-    with cluster.translated():
-        cluster.client.indices.put_settings(index=index, body={"index": {"refresh_interval": None}})
-        cluster.client.indices.refresh(index=index)
-        count = int(cluster.client.count(index=index)["count"])
-    if count != documents:
-        raise ClusterError(f"The index {index} has {count:,} documents of {documents:,}.", remedy=_AGAIN)
 
 
 def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseIndex | None, sparse: ImpactIndex) -> None:
@@ -222,12 +207,9 @@ def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseInde
         if dense is not None:
             vector = dense.vectors(np.array([query]))[0]
             compare("dense", dense_search(vector, count, allowed), dense.scores(vector, ordinals))
-        terms = _spread(sparse.terms(query)[0])
+        every, _ = sparse.terms(query)
+        places = np.unique(np.linspace(0, len(every) - 1, min(_TERMS, len(every))).astype(np.int64))
+        terms = [every[place] for place in places.tolist()]
         weights = np.ones(len(terms), np.float32)
         search = sparse_search(terms, weights, count, allowed, large=meta.large, every=True)
         compare("sparse", search, sparse.scores(terms, weights, ordinals))
-
-
-def _spread(terms: Sequence[str]) -> list[str]:
-    places = np.unique(np.linspace(0, len(terms) - 1, min(_TERMS, len(terms))).astype(np.int64))
-    return [terms[index] for index in places.tolist()]

@@ -51,8 +51,19 @@ def sparse_search(
 ) -> Query:
     """Find the best `count` documents by the sum over terms (t,) of weight times impact, of those `allowed`; with
     `every` all of these, also those without a term."""
-    clauses = _features(weighted_query(terms, weights), large=large)
-    return {**_PLAIN, "size": min(count, MAX_FOUND), "query": _matching(clauses, allowed, every=every)}
+    parts = [(False, 1.0), (True, 512.0)] if large else [(False, 1.0)]
+    names, values = weighted_query(terms, weights)
+    clauses: list[Query] = [
+        {"rank_feature": {"field": f"impacts.{feature(term, high=high)}", "boost": weight * factor, "linear": {}}}
+        for term, weight in zip(names, values.tolist(), strict=True)
+        for high, factor in parts
+    ]
+    query: Query = {"bool": {"should": clauses}} if clauses else _NOTHING
+    if every and allowed is not None:
+        query = {"bool": {"should": clauses, "filter": [allowed]}}
+    elif clauses and allowed is not None:
+        query = {"bool": {"must": [query], "filter": [allowed]}}
+    return {**_PLAIN, "size": min(count, MAX_FOUND), "query": query}
 
 
 def of_ordinals(ordinals: IntegerArray) -> Query:
@@ -96,24 +107,6 @@ def filter_query(condition: Sequence[str]) -> Query:
     if (left := next(texts, None)) is not None:
         raise ValueError(f"a condition goes on after its end with {left!r}")
     return query
-
-
-def _features(weighted: tuple[Sequence[str], Float32Array], *, large: bool) -> list[Query]:
-    parts = [(False, 1.0), (True, 512.0)] if large else [(False, 1.0)]
-    return [
-        {"rank_feature": {"field": f"impacts.{feature(term, high=high)}", "boost": weight * factor, "linear": {}}}
-        for term, weight in zip(weighted[0], weighted[1].tolist(), strict=True)
-        for high, factor in parts
-    ]
-
-
-def _matching(clauses: list[Query], allowed: Query | None, *, every: bool) -> Query:
-    if every and allowed is not None:
-        return {"bool": {"should": clauses, "filter": [allowed]}}
-    if not clauses:
-        return _NOTHING
-    scored = {"bool": {"should": clauses}}
-    return scored if allowed is None else {"bool": {"must": [scored], "filter": [allowed]}}
 
 
 def _condition(texts: Any) -> Query:

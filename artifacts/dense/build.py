@@ -235,7 +235,10 @@ def choose_parameters(
     assumed not to fall with either parameter. The same vectors and queries give the same setting. The index is left
     with another setting.
     """
-    widths, factors = _widths(index), _factors(index)
+    widths = _widths(index)
+    factors: list[dict[str, float]] = [{}]  # how many candidates to score again, from few to many
+    if isinstance(index, faiss.IndexRefine):
+        factors = [{"k_factor_rf": factor} for factor in _FACTORS]
     if widths == [{}] and factors == [{}]:
         return {}, None
     if not len(queries):
@@ -271,11 +274,6 @@ def _widths(index: FaissIndex) -> list[dict[str, float]]:
         lists = {max(1, round(ivf.nlist / _NARROWEST * 2 ** (step / _STEPS_PER_DOUBLING))) for step in steps}
         return [{"nprobe": width} for width in sorted(lists)]
     return [{"efSearch": width} for width in _GRAPH_WIDTHS] if isinstance(innermost(index), faiss.IndexHNSW) else [{}]
-
-
-def _factors(index: FaissIndex) -> list[dict[str, float]]:
-    """The settings of how many candidates to score again, from few to many."""
-    return [{"k_factor_rf": factor} for factor in _FACTORS] if isinstance(index, faiss.IndexRefine) else [{}]
 
 
 def _cost(index: FaissIndex, setting: dict[str, float]) -> float:

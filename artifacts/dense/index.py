@@ -52,19 +52,13 @@ _UNLIKE: Final = np.float32(-1)  # the least cosine
 _CHUNK: Final = 8192  # documents decoded at a time
 
 
-class _Calling(local):
-    """What Faiss was told for the calling thread."""
-
-    threads = 0
-
-
-_calling = _Calling()
+_calling = local()  # what Faiss was told for the calling thread
 
 
 def use_threads(count: int) -> None:
     """Set the OpenMP threads that Faiss uses in the calling thread from now on. It is told once: a call into Faiss
     releases Python's GIL, so it wakes a thread that waits for it."""
-    if _calling.threads != count:
+    if getattr(_calling, "threads", 0) != count:
         faiss.omp_set_num_threads(count)
         _calling.threads = count
 

@@ -41,7 +41,9 @@ def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
             _clear_up(target, new, old)
             _check_free(target, overwrite=overwrite, marker=marker)
             yield new
-            _sync_tree(new)
+            for parent, _, names in os.walk(new):
+                for path in [*(Path(parent) / name for name in names), Path(parent)]:
+                    sync(path)
             _check_free(target, overwrite=overwrite, marker=marker)
             commit_point()
             _put_in_place(target, new, old)
@@ -129,13 +131,6 @@ def _clear_up(target: Path, new: Path, old: Path) -> None:
             shutil.rmtree(left)
         else:
             left.unlink(missing_ok=True)
-
-
-def _sync_tree(folder: Path) -> None:
-    """Flush every file and folder to the disk."""
-    for parent, _, names in os.walk(folder):
-        for path in [*(Path(parent) / name for name in names), Path(parent)]:
-            sync(path)
 
 
 def sync(path: Path) -> None:

@@ -1,6 +1,6 @@
 """A bundle of a bundle's documents and of those in a journal. No document is encoded again."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import DenseInfo, LiveInfo, Manifest
+from lightretriever.artifacts.bundle.manifest import LiveInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.dense.build import choose_factory
@@ -48,7 +48,8 @@ def compact(
         live = LiveInfo(journal=journal.identity(), position=journal.sequence)
     with bundle.sparse() as sparse:
         dense = None if bundle.manifest.dense is None else bundle.dense()
-        if not _count(sparse, changed):
+        kept = sparse.count - int((sparse.ordinals(list(changed)) >= 0).sum())
+        if not kept + sum(record.raw is not None for record in changed.values()):
             what = f"{folder}: all documents are deleted, and a bundle has at least one."
             raise JournalError(what, remedy="Write a document before, or build a bundle of another corpus.")
         written = (record for record in changed.values() if record.raw is not None)
@@ -72,6 +73,11 @@ def write_again(
         name: np.zeros((0, manifest.dimension), np.float32) if task.file is None else bundle.table(name).rows(tokens)
         for name, task in manifest.tasks.items()
     }
+    dense = None
+    if manifest.dense is not None:
+        factory = manifest.dense.factory
+        chosen = is_query_aware(factory) or factory == choose_factory(manifest.documents, manifest.dimension)
+        dense = DenseSettings(None if chosen else factory, queries)
     dtypes = [task.dtype for task in manifest.tasks.values() if task.dtype is not None]
     content = BundleContent(
         name=manifest.name,
@@ -90,25 +96,13 @@ def write_again(
         idf=bundle.idf(),
         sparse_tokenizer_file=None if tokenizer is None else bundle.path / tokenizer.file,
         table_dtype=dtypes[0] if dtypes else "float16",
-        dense=None if manifest.dense is None else DenseSettings(_factory(manifest.dense, manifest), queries),
+        dense=dense,
         weights=manifest.fusion,
         fields=manifest.fields,
         examples=manifest.examples,
         live=live,
     )
     return write_bundle(target, content, overwrite=overwrite)
-
-
-def _count(sparse: ImpactIndex, changed: Mapping[str, Record]) -> int:
-    """Return the number of documents that there are after the changes."""
-    bundled = sparse.count - int((sparse.ordinals(list(changed)) >= 0).sum())
-    return bundled + sum(record.raw is not None for record in changed.values())
-
-
-def _factory(dense: DenseInfo, manifest: Manifest) -> str | None:
-    """Return the factory of the dense index, None if it is the one by size or by queries."""
-    by_size = choose_factory(manifest.documents, manifest.dimension)
-    return None if is_query_aware(dense.factory) or dense.factory == by_size else dense.factory
 
 
 def _batches(records: Iterator[Record], done: Callable[[int], object]) -> Iterator[EncodedBatch]:

@@ -118,7 +118,7 @@ class Vocabulary:
         The place of a word in which the analyzer joins parts, such as cplusplus or wifi, may be empty; it is then where
         the first part ends.
         """
-        all_places: list[list[Place]] = []
+        all_places = list[list[Place]]()
         if self.language is None:
             for text in texts:
                 all_places.append([Place(f"{token}", *span) for token, *span in self._tokens.query_places(text)])
@@ -148,10 +148,6 @@ class Vocabulary:
     def spelt(self, term: str) -> str:
         """A term as people read it: a word, or the token of an id."""
         return term if self.tokenizer is None else self.tokenizer.token(int(term))
-
-    def problem(self, term: str) -> str | None:
-        """Why a text is no term of this vocabulary; None if it may be one."""
-        return term_problem(term, self.kind, 0 if self.tokenizer is None else self.tokenizer.vocab_size)
 
 
 def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:

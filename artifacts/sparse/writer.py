@@ -71,15 +71,12 @@ class LuceneWriter:
             self._call(self._java.rollback)
         finally:
             self._handle = None
-            self._remove_files()
-
-    def _remove_files(self) -> None:
-        """Lucene's rollback keeps the lock file, and after a disk error more; the directory was empty at the start."""
-        for path in self.path.iterdir():
-            if path.name.startswith(("_", "segments", "pending_segments", "write.lock")):
-                path.unlink()
-        if self._new_folder and not any(self.path.iterdir()):
-            self.path.rmdir()
+            # Lucene keeps the lock file, and after a disk error more; the directory was empty at the start.
+            for path in self.path.iterdir():
+                if path.name.startswith(("_", "segments", "pending_segments", "write.lock")):
+                    path.unlink()
+            if self._new_folder and not any(self.path.iterdir()):
+                self.path.rmdir()
 
     def __enter__(self) -> Self:
         return self

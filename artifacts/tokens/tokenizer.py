@@ -327,17 +327,14 @@ def _joined(signs: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]
     """Signs with their places, each together with those behind it that may compose with it."""
     group: list[tuple[str, int]] = []
     for sign in signs:
-        if group and not _composes(sign[0]):
+        character = sign[0]  # which may become one with that before it: a mark, or a vowel or final of Hangul
+        composes = "\u1160" <= character <= "\u11ff" or unicodedata.category(character)[0] == "M"
+        if group and not composes:
             yield group
             group = []
         group.append(sign)
     if group:
         yield group
-
-
-def _composes(sign: str) -> bool:
-    """True if a sign may become one with the sign before it: a mark, or a vowel or final of Hangul."""
-    return not sign.isascii() and ("\u1160" <= sign <= "\u11ff" or unicodedata.category(sign)[0] == "M")
 
 
 def _asked(ask: Callable[..., Any], texts: list[str]) -> Any:

@@ -129,9 +129,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
     return info
 
 
-@pytest.mark.parametrize(
-    "bad", [member("../outside"), member("/absolute"), member("link", tarfile.SYMTYPE), member("hard", tarfile.LNKTYPE)]
-)
+@pytest.mark.parametrize("bad", [member("../out"), member("link", tarfile.SYMTYPE), member("hard", tarfile.LNKTYPE)])
 def test_a_bad_member_leaves_everything_as_it_was(source: Path, tmp_path: Path, bad: tarfile.TarInfo) -> None:
     archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
     pack(source, archive)
