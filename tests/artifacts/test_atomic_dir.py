@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,12 +36,14 @@ def names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_overwriting_replaces_everything(tmp_path: Path) -> None:
+def test_overwriting_replaces_everything_with_ordinary_permissions(tmp_path: Path) -> None:
+    (tmp_path / "usual").mkdir()
     write(tmp_path / "t", "old")
     (tmp_path / "t" / "left-over").touch()
     write(tmp_path / "t", "new", overwrite=True)
-    assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file"]
+    assert names(tmp_path) == ["t", "t/marker", "t/sub", "t/sub/file", "usual"]
     assert (tmp_path / "t" / "sub" / "file").read_text(encoding="utf-8") == "new"
+    assert (tmp_path / "t").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
@@ -59,38 +61,25 @@ def test_what_came_in_the_way_meanwhile_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["t"]
 
 
-def test_two_writers_of_a_target_do_not_meet(tmp_path: Path) -> None:
-    with new_folder(tmp_path / "t", overwrite=False, marker="marker") as folder:
-        (folder / "marker").touch()
-        assert not (tmp_path / "t").exists()
-        with raises(BundleError):
-            write(tmp_path / "t", "too late")
-        write(tmp_path / "other", "not in the way")
-    assert names(tmp_path) == ["other", "other/marker", "other/sub", "other/sub/file", "t", "t/marker"]
-
-
-@pytest.mark.parametrize("make", ["file", "folder"])
-def test_only_a_folder_with_the_marker_is_overwritten(tmp_path: Path, make: str) -> None:
-    target = tmp_path / "t"
-    if make == "file":
-        target.write_text("precious", encoding="utf-8")
-    else:
-        target.mkdir()
-    before = names(tmp_path)
-    with raises(BundleError):
-        write(target, "new", overwrite=True)
-    assert names(tmp_path) == before
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("to", ["real", "nowhere"])
-def test_a_link_is_called_a_link(tmp_path: Path, to: str, overwrite: bool) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        Path.touch,
+        Path.mkdir,
+        lambda target: target.symlink_to(target.with_name("real")),
+        lambda target: target.symlink_to(target.with_name("nowhere")),
+    ],
+)
+def test_only_a_folder_with_the_marker_is_overwritten(tmp_path: Path, make: Callable[[Path], None]) -> None:
     write(tmp_path / "real", "precious")
-    (tmp_path / "t").symlink_to(tmp_path / to)
+    make(tmp_path / "t")
     before = names(tmp_path)
-    with raises(BundleError):
-        check_target(tmp_path / "t", overwrite=overwrite, marker="marker")
-    assert names(tmp_path) == before
+    for overwrite in (False, True):
+        with raises(BundleError):
+            check_target(tmp_path / "t", overwrite=overwrite, marker="marker")
+        with raises(BundleError):
+            write(tmp_path / "t", "new", overwrite=overwrite)
+        assert names(tmp_path) == before
 
 
 def test_whether_a_place_can_be_written_is_known_before(tmp_path: Path) -> None:
@@ -111,12 +100,6 @@ def test_a_relative_target_stays_where_it_was_meant(tmp_path: Path, monkeypatch:
         (folder / "marker").touch()
         os.chdir("/")
     assert names(tmp_path) == ["t", "t/marker"]
-
-
-def test_the_folder_has_ordinary_permissions(tmp_path: Path) -> None:
-    (tmp_path / "usual").mkdir()
-    write(tmp_path / "t", "x")
-    assert (tmp_path / "t").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def descriptors() -> int:
@@ -216,9 +199,10 @@ def test_a_writer_that_lives_is_left_alone(tmp_path: Path) -> None:
         with raises(BundleError):
             write(tmp_path / "t", "meanwhile", overwrite=True)
         assert entries(tmp_path) == [".t.new", "t"]
+        write(tmp_path / "other", "not in the way")
         process.communicate()
     assert process.returncode == 0
-    assert names(tmp_path) == ["t", "t/large", "t/marker"]
+    assert names(tmp_path) == ["other", "other/marker", "other/sub", "other/sub/file", "t", "t/large", "t/marker"]
 
 
 @pytest.mark.parametrize("before", ["open", "flock"])

@@ -127,19 +127,16 @@ def test_the_manifest_names_all_fields_of_all_documents(
     assert bundle.manifest.field_names == ["_id", "rare", "text", "title", "year"]
 
 
-@pytest.mark.parametrize("part", ["ids", "dense"])
 def test_a_document_that_could_not_be_served_is_an_error(
-    write: Write, batches: list[EncodedBatch], tmp_path: Path, part: str
+    write: Write, batches: list[EncodedBatch], tmp_path: Path
 ) -> None:
     """One with the id of another, and one without a vector."""
     batch = batches[1]
-    bad: dict[str, dict[str, Any]] = {
-        "ids": {"ids": ["cjk", *batch.ids[1:]]},
-        "dense": {"dense": np.full_like(batch.dense, np.nan)},
-    }
-    with raises(CorpusError):
-        write(tmp_path / "b", documents=changed(batches, 1, bad[part]))
-    assert list(tmp_path.iterdir()) == []
+    bad: list[dict[str, Any]] = [{"ids": ["cjk", *batch.ids[1:]]}, {"dense": np.full_like(batch.dense, np.nan)}]
+    for changes in bad:
+        with raises(CorpusError):
+            write(tmp_path / "b", documents=changed(batches, 1, changes))
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_batch_does_not_matter(write: Write, batches: list[EncodedBatch], tmp_path: Path) -> None:
@@ -157,6 +154,7 @@ def test_an_empty_batch_does_not_matter(write: Write, batches: list[EncodedBatch
         ({"dimension": HIDDEN + 1}, RecipeError),
         ({"dense": DenseSettings("IVF64,Flat")}, RecipeError),
         ({"tokenizer_file": Path("/nowhere/tokenizer.json")}, BundleError),
+        ({"tables": {"default": TableInput("", np.ones((9, HIDDEN), np.float32))}}, BundleError),  # another tokenizer's
     ],
 )
 def test_settings_that_do_not_fit_are_errors(
@@ -165,11 +163,6 @@ def test_settings_that_do_not_fit_are_errors(
     with raises(error):
         write(tmp_path / "b", **changes)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_table_of_another_tokenizer_is_an_error(write: Write, rows: Rows, tmp_path: Path) -> None:
-    with raises(BundleError, naming="default"):
-        write(tmp_path / "b", tables={"default": TableInput("", rows[:-1])})
 
 
 def test_lucene_s_own_lock_file_does_not_matter(tiny_path: Path, tmp_path: Path) -> None:

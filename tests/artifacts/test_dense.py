@@ -54,15 +54,6 @@ def opened(written: Path, vectors: Vectors) -> tuple[str, DenseIndex]:
     return written.name, DenseIndex.open(written, parameters)
 
 
-def test_scores_descend_and_ties_are_by_ordinal(opened: tuple[str, DenseIndex]) -> None:
-    for query in random_unit(5, seed=9):
-        ordinals, scores = opened[1].search(query, 100)
-        assert ordinals.dtype == np.int64
-        assert scores.dtype == np.float32
-        assert len(set(ordinals.tolist())) == len(ordinals)
-        assert sorted(zip(-scores, ordinals, strict=True)) == list(zip(-scores, ordinals, strict=True))
-
-
 def test_most_of_the_true_neighbours_are_found(opened: tuple[str, DenseIndex], vectors: Vectors) -> None:
     """Wide searches: a parameter that is not applied, or L2 in place of inner product, would show here."""
     found = recall(opened[1], vectors, random_unit(20, seed=9), 10)

@@ -70,19 +70,20 @@ def test_where_nothing_finds_enough_the_best_is_nearly_reached(
     assert parameters["nprobe"] < 32
 
 
-@pytest.mark.parametrize("factory", ["Flat", "SQ8"])
-def test_an_exact_search_needs_no_parameters(vectors: Vectors, queries: Vectors, factory: str) -> None:
-    assert choose_parameters(build_dense_index(vectors[:500], factory), vectors[:500], queries) == ({}, None)
-
-
-def test_fewer_documents_than_are_searched_for(queries: Vectors) -> None:
-    few = clustered(30)
-    assert choose_parameters(build_dense_index(few, "HNSW16,Flat"), few, queries) == ({"efSearch": 128}, 1.0)
-
-
-def test_without_queries_the_cheapest_is_taken(vectors: Vectors) -> None:
-    index = build_dense_index(vectors[:1000], "HNSW16,Flat")
-    assert choose_parameters(index, vectors[:1000], np.empty((0, 32), np.float32)) == ({"efSearch": 128}, None)
+@pytest.mark.parametrize(
+    ("factory", "count", "asked", "setting"),
+    [
+        ("Flat", 500, 100, ({}, None)),  # an exact search needs no parameters
+        ("SQ8", 500, 100, ({}, None)),
+        ("HNSW16,Flat", 30, 100, ({"efSearch": 128}, 1.0)),  # fewer documents than are searched for
+        ("HNSW16,Flat", 1000, 0, ({"efSearch": 128}, None)),  # without queries the cheapest is taken
+    ],
+)
+def test_where_nothing_is_to_be_chosen(
+    vectors: Vectors, queries: Vectors, factory: str, count: int, asked: int, setting: object
+) -> None:
+    few = vectors[:count]
+    assert choose_parameters(build_dense_index(few, factory), few, queries[:asked]) == setting
 
 
 def batch(first: int, count: int) -> EncodedBatch:

@@ -79,14 +79,6 @@ def test_opening_maps_the_file_and_loads_only_what_is_looked_up(tmp_path: Path) 
     assert resident < table_bytes / 8
 
 
-def test_a_mapped_table_is_read_only(tmp_path: Path) -> None:
-    write_table(tmp_path / "t.npy", rows_of(), "float32")
-    before = (tmp_path / "t.npy").read_bytes()
-    found = TokenTable.open(tmp_path / "t.npy").rows(np.array([1]))
-    found += 1  # a copy, not the file
-    assert (tmp_path / "t.npy").read_bytes() == before
-
-
 @pytest.fixture(scope="module", params=DTYPES)
 def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TokenTable:
     path = tmp_path_factory.mktemp("table") / "t.npy"

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from lightretriever.artifacts.cluster.client import Cluster
-from tests.live.conftest import bundle, client, url
+from tests.live.conftest import bundle, client, engine, url
 from tests.support.cluster import connected, remove_indexes
 
-__all__ = ["bundle", "client", "cluster", "url"]
+__all__ = ["bundle", "client", "cluster", "engine", "url"]
 
 
 @pytest.fixture(scope="module")

@@ -61,9 +61,6 @@ def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Pla
     text = client.put_document("put", {"text": "Another text about music. " * 200}, version=fields.version)
     assert (text.encoded, text.cut) == (True, True)
     assert place.source("put")["vector"] != one["vector"]
-    with pytest.raises(AnswerError) as error:
-        client.put_document("put", FIELDS, version=fields.version)
-    assert (error.value.status, error.value.kind) == (412, "version_conflict")
     client.delete_document("put", wait=True)
 
 

@@ -1,7 +1,6 @@
 """Documents written to a real cluster: what it does otherwise than a journal, see `tests/live/test_documents.py`."""
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
@@ -37,12 +36,6 @@ def settings(cluster: Cluster, bundle: Bundle, tmp_path_factory: pytest.TempPath
     push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
     keys = keys_file(tmp_path_factory.mktemp("keys"), *ENTRIES)
     return served_by(cluster, NAME, api_keys_file=keys)
-
-
-@pytest.fixture(scope="module")
-def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
-    with SearchEngine.open(bundle, settings) as engine:
-        yield engine
 
 
 def test_a_change_is_seen_within_a_second(client: SearchClient, engine: SearchEngine) -> None:

@@ -140,21 +140,6 @@ def test_a_damaged_checkpoint_is_removed_and_the_journal_replayed(
     assert "checkpoint removed, so the whole journal is replayed" in caplog.text
 
 
-def test_a_journal_restored_from_an_older_copy_has_no_later_changes(bundle: Bundle, tmp_path: Path) -> None:
-    folder = tmp_path / "live"
-    with opened(bundle, folder) as engine:
-        write(engine, range(10))
-        older = facts(engine)
-    journal = folder / "journal.sqlite"
-    copy = journal.read_bytes()
-    with opened(bundle, folder) as engine:
-        write(engine, range(50), version=1)
-    assert only_checkpoint(folder)
-    journal.write_bytes(copy)
-    with opened(bundle, folder) as engine:
-        assert facts(engine) == older
-
-
 def test_a_journal_without_the_log_of_a_killed_process_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     """The folder of the process says how far it had come."""
     folder = tmp_path / "killed"

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -18,11 +18,9 @@ from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.errors import CorpusError, JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
-from tests.support.keys import keys_file
 from tests.support.tampering import copy_of, rewrite_lucene
 from tests.support.tiny import make_tiny_bundle, tiny_documents
-from tests.support.written import ENTRIES, VECTOR, ask, impacts_of
+from tests.support.written import VECTOR, ask, impacts_of
 
 BOUND = "objects and lists stand in each other"
 DEEPEST = b"[" * 99 + b"]" * 99  # the document is one more
@@ -148,15 +146,6 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A bundle whose documents may have the field `more`."""
     documents = [replace(document, more={"more": 1}) for document in tiny_documents(20)]
     return make_tiny_bundle(tmp_path_factory.mktemp("doors") / "tiny", documents=documents)
-
-
-@pytest.fixture(scope="module")
-def engine(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
-    folder = tmp_path_factory.mktemp("keys")
-    keys = keys_file(folder, *ENTRIES)
-    settings = Settings(live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys)
-    with SearchEngine.open(bundle, settings) as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Documents written beside a bundle on this machine: what a cluster does otherwise, or does not do."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,31 +20,10 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 from tests.service.live import live, live_bundles
-from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
-from tests.support.written import ENTRIES, KEY, NEW, READER, VECTOR, ask, changeable, found, impacts_of, opened
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    folder = tmp_path_factory.mktemp("keys")
-    keys = keys_file(folder, *ENTRIES)
-    return Settings(live=folder / "live", deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys)
-
-
-@pytest.fixture(scope="module")
-def engine(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
-    with SearchEngine.open(bundle, settings) as engine:
-        yield engine
-
-
-def test_a_document_is_found_at_once(client: SearchClient, engine: SearchEngine) -> None:
-    client.put_document("soon", NEW, vector=VECTOR, impacts=impacts_of(engine, "zebra xylophone"))
-    assert found(client, "zebra xylophone", mode="sparse")[0] == "soon"
-    client.delete_document("soon")
-    assert "soon" not in found(client, "zebra xylophone", k=200)
+from tests.support.written import KEY, NEW, READER, VECTOR, ask, changeable, found, impacts_of, opened
 
 
 def lines(url: str, *given: dict[str, Any], key: str = KEY) -> httpx2.Response:

@@ -75,12 +75,9 @@ def test_bm25_gives_the_same_hits(words_path: Path, words: WordIndex, text: str)
     searcher.close()
 
 
-def test_bm25_takes_texts_as_long_as_documents(texts: dict[str, str], words: WordIndex) -> None:
+def test_bm25_counts_ids_and_checks_and_takes_long_texts(texts: dict[str, str], words: WordIndex) -> None:
     everything = " ".join(f"word{i}" for i in range(5000)) + " quick"
     assert len(words.search(everything, 1000)) == sum("quick" in text.split() for text in texts.values())
-
-
-def test_bm25_counts_ids_and_checks(texts: dict[str, str], words: WordIndex) -> None:
     assert words.count == 500
     assert words.ids() == list(texts)
     words.check()

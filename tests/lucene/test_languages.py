@@ -53,18 +53,12 @@ def test_every_language_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("language", FORMS)
-def test_forms_of_a_word_have_one_stem(language: Language) -> None:
-    one, other, _ = FORMS[language]
-    stem, same = words_of([one, other], language)
-    assert len(stem) == 1
-    assert stem == same
-    assert words_of([one], "standard") != words_of([other], "standard")
-
-
-@pytest.mark.parametrize("language", FORMS)
-def test_stop_words_are_left_out(language: Language) -> None:
+def test_forms_of_a_word_have_one_stem_and_stop_words_none(language: Language) -> None:
     one, other, stop = FORMS[language]
-    assert words_of([f"{one} {stop} {other}", stop], language) == [2 * words_of([one], language)[0], []]
+    stem, same, both, none = words_of([one, other, f"{one} {stop} {other}", stop], language)
+    assert len(stem) == 1
+    assert (stem, both, none) == (same, 2 * stem, [])
+    assert words_of([one], "standard") != words_of([other], "standard")
     assert words_of([stop], "standard") == [[stop]]
 
 
