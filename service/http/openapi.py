@@ -10,8 +10,7 @@ from starlette.routing import BaseRoute
 
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import errors, schemas
-from lightretriever.service.http.json import JSON
-from lightretriever.service.http.problems import PROBLEM_JSON
+from lightretriever.service.http.json import JSON, PROBLEM_JSON
 from lightretriever.service.settings import Settings
 
 __all__ = ["KEY", "QUERY", "READ", "SEARCH", "WRITE", "describe", "description", "parameter"]

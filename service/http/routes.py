@@ -5,6 +5,7 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 """
 
 import asyncio
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
+from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import schemas
+from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import BundleRefusedError, NotFoundError, NotReadyError
 from lightretriever.service.http import documents
 from lightretriever.service.http.handling import (
@@ -28,7 +31,6 @@ from lightretriever.service.http.handling import (
     search_answered,
     state_of,
 )
-from lightretriever.service.http.info import bundle_facts, info_of, list_collections
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address
 from lightretriever.service.http.lanes import MAX_LIGHT_BYTES
 from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, describe
@@ -41,6 +43,7 @@ __all__ = ["router", "served"]
 router = APIRouter(default_response_class=Response)
 
 _PAGE: Final = read_page(Path(__file__).parents[1] / "static" / "page.html")
+_PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
 _RELOAD: Final = (*KEY, NotFoundError, BundleRefusedError, NotReadyError)
 _FIELDS: Final = schemas.SearchRequest.model_json_schema()["properties"]
 _ADDRESS: Final = [
@@ -128,13 +131,13 @@ async def readyz(request: Request) -> Response:
 async def collections(request: Request) -> Response:
     """List the collections. Every other route also stands below `/collections/NAME`, for that collection; without it,
     the first is meant."""
-    return json_response(list_collections(state_of(request).collections))
+    return json_response(_list_collections(state_of(request).collections))
 
 
 @router.get("/info", **describe("What is served?", answer=schemas.Info, tag="operation"))
 async def info(request: Request) -> Response:
     """Return the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
-    return json_response(info_of(holder_of(request).engine, state_of(request).collections.names))
+    return json_response(_info(holder_of(request).engine, state_of(request).collections.names))
 
 
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain", tag="operation"))
@@ -155,7 +158,7 @@ async def reload(request: Request) -> Response:
     """
     enter(request, "admin")
     swapped = await holder_of(request).reload()
-    return json_response(schemas.Reloaded(swapped=swapped, bundle=bundle_facts(holder_of(request).engine)))
+    return json_response(schemas.Reloaded(swapped=swapped, bundle=_bundle_facts(holder_of(request).engine)))
 
 
 @router.get("/", **describe("Search page", answer="text/html", tag="pages"))
@@ -171,6 +174,76 @@ def _warnings(engine: SearchEngine) -> Iterator[str]:
         yield live.warning
     if rules is not None and rules.problem is not None:
         yield rules.problem
+
+
+def _bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
+    """Describe the served bundle."""
+    manifest = engine.bundle.manifest
+    sparse = manifest.sparse.model
+    return schemas.BundleFacts(
+        name=manifest.name,
+        version=manifest.digest,
+        created=manifest.created,
+        generator=manifest.generator,
+        model=manifest.model.name,
+        trained=manifest.model.trained,
+        corpus=manifest.corpus.name,
+        corpus_licence=manifest.corpus.licence,
+        documents=manifest.documents,
+        dimension=manifest.dimension,
+        vocab_size=manifest.vocab_size,
+        sparse_vocab_size=None if manifest.sparse.tokenizer is None else manifest.sparse_vocab_size,
+        sparse_model=None if sparse is None else schemas.ModelFacts.model_validate(sparse.model_dump()),
+        dense_index=None if manifest.dense is None else manifest.dense.factory,
+        vocabulary=manifest.sparse.vocabulary,
+        language=manifest.sparse.language,
+        expanded=manifest.sparse.expansion is not None,
+        query_weights=manifest.sparse.query_weights,
+        fusion_weights=engine.reader.weights,
+        feedback=engine.reader.feedback,
+        normalization=engine.reader.normalization,
+    )
+
+
+def _list_collections(collections: Collections) -> schemas.CollectionList:
+    """Describe the collections of the process."""
+    return schemas.CollectionList(collections=[_collection(holder.name, holder.engine) for holder in collections])
+
+
+def _collection(name: str, engine: SearchEngine) -> schemas.CollectionFacts:
+    manifest = engine.bundle.manifest
+    return schemas.CollectionFacts(
+        name=name, bundle=manifest.name, version=manifest.digest, documents=manifest.documents, ready=engine.ready
+    )
+
+
+def _info(engine: SearchEngine, collections: list[str]) -> schemas.Info:
+    """Describe the served bundle, its legs and the limits, among the named collections."""
+    manifest, settings, backends = engine.bundle.manifest, engine.settings, engine.parts.backends
+    return schemas.Info(
+        bundle=_bundle_facts(engine),
+        collections=collections if len(collections) > 1 else [],
+        legs={name: schemas.LegFacts(backend=leg.backend) for name, leg in backends.legs.items()},
+        cluster=backends.cluster,
+        document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.encoders.name,
+        default_task=manifest.default_task,
+        tasks={name: task.instruction for name, task in manifest.tasks.items()},
+        head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},
+        matched={
+            name: schemas.MatchLimits(**task.match.model_dump())
+            for name, task in manifest.tasks.items()
+            if task.match is not None
+        },
+        rerank_top=None if engine.parts.reranker is None else engine.parts.reranker.top,
+        modes=list(engine.reader.modes),
+        examples=engine.examples if settings.api_keys_file is None else [],
+        fields=engine.fields,
+        spelling=backends.spellings is not None,
+        filters=manifest.fields,
+        limits=schemas.Limits.model_validate({name: getattr(settings, name) for name in schemas.Limits.model_fields}),
+        versions={"python": platform.python_version()}
+        | {name: package_version(name) or "not installed" for name in _PACKAGES},
+    )
 
 
 def served() -> list[Route]:
