@@ -100,14 +100,10 @@ function tell(error) {
   say(error.message, true);
 }
 
-function credentials() {
-  const key = sessionStorage.getItem(KEY);
-  return key ? { authorization: `Bearer ${key}` } : {};
-}
-
 // Asks the service: GET without a body, POST with one. Throws Trouble, and an AbortError when the signal came.
 async function call(path, body, signal) {
-  const headers = { ...credentials(), ...(body && { "content-type": "application/json" }) };
+  const key = sessionStorage.getItem(KEY);
+  const headers = { ...(key && { authorization: `Bearer ${key}` }), ...(body && { "content-type": "application/json" }) };
   let response, answer;
   try {
     response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });

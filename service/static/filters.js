@@ -42,11 +42,6 @@ function facetNames() {
   return Object.keys(declared).filter((field) => declared[field] === "keyword").slice(0, MOST_FACETS);
 }
 
-// The counts of a field with chosen values are those without its own condition: what another value would bring.
-function countsWithout() {
-  return facetNames().filter((field) => chosen.has(field));
-}
-
 function writeFilters(address) {
   for (const [field, values] of chosen) for (const value of values) address.append(`is.${field}`, value);
   for (const [field, ends] of bounds) {

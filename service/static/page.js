@@ -77,8 +77,7 @@ function restore() {
 
 // Asks what is served, once; again after a search was refused, since another bundle may be there.
 function learn() {
-  learning ??= learnNow().catch((error) => { learning = null; throw error; });
-  return learning;
+  return learning ??= learnNow().catch((error) => { learning = null; throw error; });
 }
 
 async function learnNow() {
@@ -86,21 +85,15 @@ async function learnNow() {
   const { bundle, filters } = facts;
   if (!moved) ownWeight();
   buildFilters(filters);
-  showLegs();
+  showMode();
+  byId("legs").classList.toggle("sparse-alone", !hasDense());
+  byId("sparse-leg").textContent = `finds texts with the query's ${bundle.vocabulary === "tokens" ? "tokens" : "words"}, by their weights` +
+    (bundle.expanded ? "; words near to a text in meaning count, too" : "");
   byId("about").textContent = `${count(bundle.documents)} documents of ${bundle.corpus}` +
     (!hasDense() ? "." : `, encoded by ${bundle.model}${bundle.trained ? "." : " (not trained for retrieval)."}`) +
     (facts.rerank_top ? " A model reranks the first hits." : " No model in the query path.");
   showExamples(facts.examples || []);
   showCollections(facts.collections || []);
-}
-
-// What the page offers and says of the legs, by the bundle.
-function showLegs() {
-  const words = facts.bundle.vocabulary !== "tokens";
-  showMode();
-  byId("legs").classList.toggle("sparse-alone", !hasDense());
-  byId("sparse-leg").textContent = `finds texts with the query's ${words ? "words" : "tokens"}, by their weights` +
-    (facts.bundle.expanded ? "; words near to a text in meaning count, too" : "");
 }
 
 function showExamples(examples) {
@@ -128,16 +121,6 @@ function linkCollections() {
   for (const link of byId("collections").children) link.hash = same;
 }
 
-// Passages of files, as `lightretriever corpus` makes them, are shown file by file, and documents with the same text once.
-function grouped() {
-  return { group_by: facts.fields.includes("path") ? "path" : "text" };
-}
-
-// While someone types, the last word is not finished.
-function typing() {
-  return facts.spelling ? { spelling: "suggest", ...(settled ? {} : { prefix: true }) } : {};
-}
-
 // A text, or a document that hits are to be like, ranks them.
 function isRanked() {
   return Boolean(query.value.trim()) || like !== null;
@@ -148,15 +131,19 @@ function hasSearch() {
   return isRanked() || isFiltered();
 }
 
-// The searches that make the page: its hits; then one for each field whose counts need their own.
+// The searches that make the page: its hits; then one for each field with chosen values, whose counts are those without
+// its own condition: what another value would bring. While someone types, the last word is not finished. Passages of
+// files, as `lightretriever corpus` makes them, are shown file by file, and documents with the same text once.
 function searches(mode) {
   const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value, facets = facetNames();
-  const ranked = isRanked(), wanted = like === null ? { query: text, ...typing() } : { like };
+  const typing = facts.spelling && { spelling: "suggest", ...(!settled && { prefix: true }) };
+  const ranked = isRanked(), wanted = like === null ? { query: text, ...typing } : { like };
+  const group_by = facts.fields.includes("path") ? "path" : "text";
   const asked = { ...(ranked && { ...wanted, ...(mode === "hybrid" && fusion()) }), k, mode, ...filterOf(hasSearch() ? conditions() : everything()) };
-  const main = { ...asked, explain: ranked, snippets: SNIPPETS, ...(ranked && grouped()), ...(facets.length && { facets }) };
+  const main = { ...asked, explain: ranked, snippets: SNIPPETS, ...(ranked && { group_by }), ...(facets.length && { facets }) };
   const { filter: _, ...unfiltered } = asked;
   const others = (field) => [...conditions(field), ...(ranked ? [] : [{ field, exists: true }])]; // something to list
-  const counting = countsWithout().slice(0, facts.limits.max_batch - 1).map((field) => (
+  const counting = facets.filter((field) => chosen.has(field)).slice(0, facts.limits.max_batch - 1).map((field) => (
     { ...unfiltered, ...filterOf(others(field)), k: 1, fields: [], facets: [field] }
   ));
   return { main, counting };
@@ -341,14 +328,6 @@ function searchLike(id) {
   atOnce();
 }
 
-function useKey(event) {
-  event.preventDefault();
-  // A header takes printable ASCII alone, and so are the keys.
-  sessionStorage.setItem(KEY, byId("key").value.replace(/[^!-~]/g, ""));
-  byId("key").value = "";
-  search(false);
-}
-
 // "/" leads to the box, the arrows from the box through the hits and back, and Enter unfolds a hit: its whole text, or
 // why it is one. Elsewhere, and in an input method, keys do what they always do.
 function keyPressed(event) {
@@ -363,7 +342,13 @@ function keyPressed(event) {
 }
 
 byId("form").addEventListener("submit", (event) => { event.preventDefault(); settle(); search(false); });
-byId("access").addEventListener("submit", useKey);
+byId("access").addEventListener("submit", (event) => {
+  event.preventDefault();
+  // A header takes printable ASCII alone, and so are the keys.
+  sessionStorage.setItem(KEY, byId("key").value.replace(/[^!-~]/g, ""));
+  byId("key").value = "";
+  search(false);
+});
 byId("again").addEventListener("click", () => search(false));
 byId("more").addEventListener("click", more);
 byId("own-weight").addEventListener("click", () => { ownWeight(); weight.focus(); atOnce(); });
