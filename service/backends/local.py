@@ -99,6 +99,10 @@ class LuceneSparse:
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 for a document that shares no term. ValueError for an unknown ordinal."""
+        if ((ordinals < 0) | (ordinals >= self._index.count)).any():
+            raise ValueError(
+                f"ordinals must be 0 to {self._index.count - 1}; got {ordinals.min()} to {ordinals.max()}."
+            )
         return self._index.scores(query.terms, query.weights, ordinals)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
