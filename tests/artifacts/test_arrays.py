@@ -1,44 +1,36 @@
-"""A damaged header of an array is an error like any other."""
+"""A file that is no array is an error that names it, and is never run."""
 
 import io
 import pickle
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lightretriever.artifacts.errors import BundleError, ResumeError
-from lightretriever.artifacts.files.arrays import load_npy, read_array
+from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, read_array
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from tests.support.wordings import raises
 
-GOOD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [b"{'descr': (" + bytes(40), b"{'descr': ''''<f4'", b"(1, 2", b"{'descr':\n  1\n 2}", b"\xff" * 20, b"1 +"],
+HEADERS = (
+    *(b"{'descr': (" + bytes(40), b"{'descr': ''''<f4'", b"(1, 2", b"{'descr':\n  1\n 2}", b"\xff" * 20, b"1 +"),
 )
-def test_a_damaged_header_is_an_error_that_names_the_file(tmp_path: Path, header: bytes) -> None:
-    file = tmp_path / "rows.npy"
+"""Damaged ones. NumPy's own words for them depend on the version of Python."""
 
-    def write(content: bytes) -> None:
-        padded = content.ljust(117) + b"\n"
-        file.write_bytes(b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + bytes(24))
 
-    write(GOOD)
-    assert np.array_equal(read_array(file), np.zeros((3, 2), dtype=np.float32))
-    write(header)  # NumPy's own words depend on the version of Python
-    with pytest.raises(BundleError, match=r"rows\.npy: not a NumPy array"):
-        TokenTable.open(file)
-    with pytest.raises(BundleError, match=r"rows\.npy: not a NumPy array"):
-        load_idf(file, 3)
-    with pytest.raises(ResumeError, match=r"rows\.npy: can't be read"):
-        read_array(file)
+def with_header(header: bytes) -> bytes:
+    padded = header.ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + bytes(24)
+
+
+def test_a_whole_array_is_read(tmp_path: Path) -> None:
+    (tmp_path / "rows.npy").write_bytes(with_header(b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }"))
+    assert np.array_equal(read_array(tmp_path / "rows.npy"), np.zeros((3, 2), dtype=np.float32))
 
 
 class Evil:
@@ -65,13 +57,15 @@ def test_what_is_no_array_is_told_and_never_loaded(tmp_path: Path, mapped: bool)
         pickle.dumps(Evil(loaded)),
         objects.getvalue(),
         np.ones(6, np.float32).tobytes(),
+        *map(with_header, HEADERS),
     ):
         file.write_bytes(content)
-        with raises(ValueError) as raised:
+        with pytest.raises(UNREADABLE) as raised:
             load_npy(file, mapped=mapped)
-        assert str(raised.value).endswith("save one array of numbers with numpy.save")
+        numpy_s = isinstance(raised.value, SyntaxError | TokenError)
+        assert numpy_s or str(raised.value).endswith("save one array of numbers with numpy.save")
         for read in (TokenTable.open, partial(load_idf, vocab_size=3), read_array):
-            with raises((BundleError, ResumeError)):
+            with raises((BundleError, ResumeError), naming="rows.npy"):
                 read(file)
         (tmp_path / "texts.json").write_text('["a"]')
         with raises(BundleError):

@@ -107,13 +107,6 @@ def test_queries_lay_out_the_index_and_choose_its_parameters(tmp_path: Path) -> 
         make_tiny_bundle(tmp_path / "none", documents=90, factory=factory)
 
 
-def test_the_same_input_gives_the_same_tables_and_vectors(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    again = make_tiny_bundle(tmp_path / "again")
-    assert again.manifest.ids_sha256 == tiny_bundle.manifest.ids_sha256
-    for file in ("tokenizer.json", "dense.faiss", "tables/default.npy", "tables/fact.npy"):
-        assert again.manifest.files[file] == tiny_bundle.manifest.files[file]
-
-
 def changed(batches: list[EncodedBatch], number: int, changes: dict[str, Any]) -> list[EncodedBatch]:
     return [dataclasses.replace(batch, **changes) if i == number else batch for i, batch in enumerate(batches)]
 
@@ -169,11 +162,6 @@ def test_lucene_s_own_lock_file_does_not_matter(tiny_path: Path, tmp_path: Path)
     path = copy_of(tiny_path, tmp_path)
     (path / "lucene" / "write.lock").touch()
     assert Bundle.open(path).manifest.name == "tiny"
-
-
-def test_a_bundle_may_itself_be_a_link(tiny_path: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tiny_path)
-    assert Bundle.open(tmp_path / "link").dense().count == 120
 
 
 @pytest.mark.parametrize("buffer", [7, 2**23])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from tests.lucene.support import Collection, Numbered, random_collection
+from tests.lucene.support import Collection, random_collection
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +22,4 @@ def written(collection: Collection, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def index(written: Path) -> Iterator[ImpactIndex]:
     with ImpactIndex.open(written) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="session")
-def numbered(written: Path) -> Iterator[Numbered]:
-    with Numbered(written) as opened:
         yield opened

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lightretriever.artifacts.sparse.index import DocumentSet, ImpactIndex
+from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 Ints = npt.NDArray[np.int64]
@@ -41,10 +41,10 @@ class Collection:
                 end = min(start + batch, len(ids))
                 writer.add(ids[start:end], documents[start:end], *self.rows(start, end))
 
-    def opened(self, path: Path) -> "Numbered":
+    def opened(self, path: Path) -> ImpactIndex:
         """An open index of the documents."""
         self.write(path, batch=4096)
-        return Numbered(path)
+        return ImpactIndex.open(path)
 
     def scores(self, terms: npt.NDArray[np.int32], weights: Floats) -> Floats:
         """The score (N,) of every document, as the module `artifacts.sparse.index` defines it."""
@@ -71,30 +71,6 @@ def cut(weights: Floats, terms: int) -> Floats:
     bits = int(np.ceil(np.log2(max(1, terms))))
     unit = 2.0 ** (int(np.frexp(weights.max())[1]) + 16 + bits - 53)
     return (np.trunc(weights.astype(np.float64) / unit) * unit).astype(np.float32)
-
-
-class Numbered:
-    """An open index whose terms are numbers."""
-
-    def __init__(self, path: Path) -> None:
-        self.lucene = ImpactIndex.open(path)
-
-    def __enter__(self) -> "Numbered":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.lucene.close()
-
-    def search(
-        self, terms: npt.NDArray[Any], weights: npt.NDArray[Any], k: int, among: DocumentSet | None = None
-    ) -> tuple[Ints, Floats]:
-        return self.lucene.search(named(terms), weights, k, among)
-
-    def scores(self, terms: npt.NDArray[Any], weights: npt.NDArray[Any], ordinals: npt.NDArray[Any]) -> Floats:
-        return self.lucene.scores(named(terms), weights, ordinals)
-
-    def impacts(self, terms: npt.NDArray[Any], ordinals: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-        return self.lucene.impacts(named(terms), ordinals)
 
 
 def random_collection(count: int, vocabulary: int, seed: int, largest: int = 300) -> Collection:
@@ -128,9 +104,9 @@ def named_query(counts: dict[int, float]) -> tuple[list[str], Floats]:
     return named(terms), weights
 
 
-def opened(path: Path, *documents: dict[int, int]) -> Numbered:
+def opened(path: Path, *documents: dict[int, int]) -> ImpactIndex:
     """An open index of documents named "0", "1", ..."""
     names = [str(i) for i in range(len(documents))]
     with ImpactIndexWriter(path) as writer:
         writer.add(names, [name.encode() for name in names], *rows(*documents))
-    return Numbered(path)
+    return ImpactIndex.open(path)
