@@ -1,20 +1,13 @@
-"""The processes that follow a journal, and the Lucene indexes of its changes: one of each process, and a checkpoint.
+"""The processes that follow a journal, each with a Lucene index of its changes.
 
 A process has a folder NAME.follower beside the journal, with its index and a file that says how far it has made the
 journal searchable. The file is locked as long as the process lives; what dead ones left is removed.
-
-A checkpoint is the index of all changes up to one, so that a start indexes only what came later: a folder
-SEQUENCE.NAME.checkpoint, whose name stands for the bundle and the writer of the change. It is no state: without it, or
-where it is damaged, a start indexes all changes. Nothing is forced to the disk therefore; Lucene compares the checksums
-of the files when it opens them.
 """
 
 import fcntl
-import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -24,9 +17,7 @@ from lightretriever.artifacts.files.atomic_file import writing
 
 __all__ = ["Follower", "in_use"]
 
-_log = logging.getLogger(__name__)
 _FOLLOWER: Final = ".follower"
-_CHECKPOINT: Final = ".checkpoint"
 _TOLD: Final = "sequence"
 _NEVER: Final = 1 << 63  # no change has this number
 _STARTS: Final = _NEVER - 1  # told by a process that does not search yet
@@ -36,26 +27,24 @@ _NOT_ONE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)  # 
 class Follower:
     """This process as one that follows the journal of a folder."""
 
-    def __init__(self, folder: Path, name_of: Callable[[int], str]) -> None:
-        """`name_of` gives the name of a checkpoint up to a change. Raises DiskError."""
-        self._folder, self._name_of = folder, name_of
+    def __init__(self, folder: Path) -> None:
+        """Raise DiskError where the disk is full."""
+        self._folder = folder
         with writing(folder):
             self._path = Path(tempfile.mkdtemp("", "", folder))
             self._file = os.open(self._path / _TOLD, os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self.tell(_STARTS)
             self._path = self._path.rename(self._path.with_suffix(_FOLLOWER))  # locked, so nobody takes it for dead
-        self._restores = count()
-        self.index = self._path / "index"
-        """Where the process has the files of its index: another folder after each `restore`."""
+        self._indexes = count()
 
     def tell(self, sequence: int) -> None:
         """Say that searches of this process see the change numbered `sequence`. Raises OSError."""
         os.pwrite(self._file, sequence.to_bytes(8, "little"), 0)
 
     def check(self, last: int) -> None:
-        """Remove what dead processes left; to be called by the one writer of all processes, who has read the `last`
-        change. JournalError if one of them had made later ones searchable."""
+        """Remove what dead processes and former versions left; to be called by the one writer of all processes, who has
+        read the `last` change. JournalError if one of them had made later ones searchable."""
         sequences = [_sequence_of(path) for path in self._folder.glob(f"*{_FOLLOWER}")]
         if (most := max(sequence for sequence in (0, *sequences) if sequence < _STARTS)) > last:
             raise JournalError(
@@ -64,58 +53,22 @@ class Follower:
                 "COPY, it goes on without the later changes.",
             )
         in_use(self._folder)
+        for path in self._folder.glob("*.checkpoint"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def followed(self, sequence: int) -> bool:
         """True if searches of all processes see a change. A process that starts has no searches yet."""
         return not any(_behind(path, sequence) for path in self._folder.glob(f"*{_FOLLOWER}"))
 
-    def saved(self) -> int:
-        """Return the number of the last change in the newest checkpoint; 0 for none."""
-        numbers = [path.name.partition(".")[0] for path in self._folder.glob(f"*{_CHECKPOINT}")]
-        sequences = (int(number) for number in numbers if number.isdecimal())
-        return max((sequence for sequence in sequences if self._checkpoint(sequence).exists()), default=0)
-
-    def save(self, sequence: int, files: Sequence[Path]) -> None:
-        """Write a checkpoint in place of those before it. `files` are those of the index. OSError."""
-        scratch = self._path / "checkpoint"
-        try:
-            scratch.mkdir()
-            for file in files:
-                os.link(file, scratch / file.name)
-            before = list(self._folder.glob(f"*{_CHECKPOINT}"))
-            scratch.rename(self._checkpoint(sequence))
-            for path in before:
-                shutil.rmtree(path, ignore_errors=True)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-    def restore(self) -> int:
-        """Link the files of the newest checkpoint into `index`, and give its number; 0 for none."""
-        sequence, self.index = self.saved(), self._path / f"index-{next(self._restores)}"
-        try:
-            if sequence:
-                shutil.copytree(self._checkpoint(sequence), self.index, copy_function=os.link)
-        except (OSError, shutil.Error):  # another process has written a newer one
-            shutil.rmtree(self.index, ignore_errors=True)
-            return 0
-        return sequence
-
-    def discard(self, reason: str) -> None:
-        """Remove the checkpoints and what was restored, and log why."""
-        fields = {"file": str(self._folder), "reason": reason}
-        _log.warning("checkpoint removed, so the whole journal is replayed", extra=fields)
-        for path in self._folder.glob(f"*{_CHECKPOINT}"):
-            shutil.rmtree(path, ignore_errors=True)
-        shutil.rmtree(self.index, ignore_errors=True)
+    def fresh_index(self) -> Path:
+        """Return a folder for the files of an index, which is not there yet."""
+        return self._path / f"index-{next(self._indexes)}"
 
     def close(self) -> None:
         """Follow no more, and remove the folder. Idempotent."""
         if self._path.exists():
             shutil.rmtree(self._path, ignore_errors=True)
             os.close(self._file)
-
-    def _checkpoint(self, sequence: int) -> Path:
-        return self._folder / f"{sequence:020d}.{self._name_of(sequence)}{_CHECKPOINT}"
 
 
 def in_use(folder: Path) -> bool:

@@ -42,11 +42,8 @@ class Overlay:
     """The changes after a bundle, made searchable. One thread at a time applies them; any number read
     `snapshot`."""
 
-    def __init__(
-        self, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None, folder: Path, indexed: int
-    ) -> None:
-        """`index` and `dense` are the bundle's, and stay open; `folder` has the files of a checkpoint of the changes up
-        to the one numbered `indexed`, or is not there yet. JavaError for a damaged one."""
+    def __init__(self, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None, folder: Path) -> None:
+        """`index` and `dense` are the bundle's, and stay open; `folder` is for files, and not there yet."""
         self.snapshot: Snapshot
         """What searches see now."""
         self.changed: dict[str, tuple[int | None, int]] = {}
@@ -54,7 +51,6 @@ class Overlay:
         change. `snapshot` has every document in it."""
         self._applied: dict[str, tuple[int | None, int]] = {}  # of `changed`, what searches don't see yet
         self._index = index
-        self._indexed = indexed
         self._merged = 0
         self._dense = None if dense is None else DenseWriter(dense)
         self._alive = np.ones(index.count, np.bool_)
@@ -75,12 +71,11 @@ class Overlay:
         """Index changes, the last of which has the number `sequence`; `publish` shows them to searches. After an
         exception the overlay is of no more use, but for its snapshot."""
         first = sequence - len(records) + 1
-        written = [(number, record) for number, record in enumerate(records, start=first) if record.raw is not None]
-        if later := [record for number, record in written if number > self._indexed]:
-            ids, raws, impacts = zip(*((record.id, record.raw or b"", record.impacts) for record in later), strict=True)
-            self._writer.add_rows(ids, raws, impacts)
-        if self._dense is not None and written:
-            self._dense.add(np.array([record.vector for _, record in written], np.float32))
+        if written := [record for record in records if record.raw is not None]:
+            rows = zip(*((record.id, record.raw or b"", record.impacts) for record in written), strict=True)
+            self._writer.add_rows(*rows)
+            if self._dense is not None:
+                self._dense.add(np.array([record.vector for record in written], np.float32))
         changes = ChainMap(self._applied, self.changed)
         new = list(dict.fromkeys(record.id for record in records if record.id not in changes))
         now: dict[str, int | None] = dict(zip(new, self._index.ordinals(new).tolist(), strict=True))
@@ -110,10 +105,6 @@ class Overlay:
         self._merged = later
         return True
 
-    def checkpoint(self) -> list[Path]:
-        """Return the files of the index of all changes, for `save`. JavaError."""
-        return self._writer.checkpoint()
-
     def close(self) -> None:
         """Forget the changes, and remove their files; the bundle's indexes stay open, and so do snapshots."""
         try:
@@ -122,11 +113,9 @@ class Overlay:
             rmtree(self._folder, ignore_errors=True)
 
     def prepare(self, sequence: int) -> Snapshot:
-        """Return what `publish` shows: all that was applied, up to the change `sequence`. ValueError where a checkpoint
-        has others, JavaError where the disk is full."""
+        """Return what `publish` shows: all that was applied, up to the change `sequence`. JavaError where the disk is
+        full."""
         index = self._writer.behind()
-        if index.count != self._alive.size:
-            raise ValueError(f"{index.count} documents are indexed, not {self._alive.size}")
         alive = np.packbits(np.pad(self._alive, (0, -index.count % 64)), bitorder="little")
         index.alive = index.chosen(alive)
         return Snapshot(index, None if self._dense is None else self._dense.behind(alive), sequence)

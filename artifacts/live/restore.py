@@ -58,8 +58,6 @@ def _swap(database: Path, folder: Path) -> Path | None:
         kept = Path(tempfile.mkdtemp("", FORMER, folder)) if former else None
         for path in former:
             path.rename(kept / path.name if kept else path)
-        for path in folder.glob("*.checkpoint"):
-            shutil.rmtree(path, ignore_errors=True)
         database.rename(folder / DATABASE)
         for path in filter(None, (folder, kept)):
             sync(path)

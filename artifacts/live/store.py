@@ -44,8 +44,6 @@ _AGAIN_S: Final = 1.0  # between two attempts to make an overlay on a full disk
 _AT_ONCE: Final = 4096  # changes that are replayed together
 _JOIN_S: Final = 5.0
 _MAX_WRITTEN: Final = 200_000  # documents written later, every version of them
-_MIN_SAVED: Final = 5_000  # changes beyond a checkpoint that are worth another one
-_SAVED_SHARE: Final = 4  # so is one for so many in it
 _SHARE: Final = 10  # of the bundle's documents, one in so many is the size from which on a compaction pays
 _FEW, _MANY = 1_000, 100_000  # bounds of that size
 _MOVE: Final = "Move the folder away: the bundle is then served without the changes in it."
@@ -81,10 +79,9 @@ class LiveStore(LiveDocuments):
             self._journal = opened.enter_context(Journal(folder, manifest))
             self._position = self._journal.sequence  # of the last change in the bundle
             self._to_drop: int | None = self._position
-            self._follower = Follower(folder, lambda sequence: f"{self._digest}.{self._journal.origin(sequence)}")
+            self._follower = Follower(folder)
             opened.callback(self._follower.close)
             self._opened = partial(Overlay, manifest, index, dense)
-            self._saved = 0
             try:
                 self._overlay = self._replayed()
             except (JavaError, ValueError) as error:
@@ -182,12 +179,9 @@ class LiveStore(LiveDocuments):
         return results.result()
 
     def close(self) -> None:
-        """Write and follow no more; leave a checkpoint, if it pays. Idempotent."""
-        begun = not self._stop.is_set()
+        """Write and follow no more. Idempotent."""
         self._stop.set()
         self._thread.join(_JOIN_S)
-        if begun and self.problem is None:
-            self._save(_MIN_SAVED)
         with self._lock:
             with suppress(JavaError):  # on a full disk; nothing of it is needed
                 self._overlay.close()
@@ -277,7 +271,6 @@ class LiveStore(LiveDocuments):
                 if self._overlay.settle():
                     with self._lock:
                         self._overlay.publish(self._overlay.prepare(self.snapshot.sequence))
-                self._save(max(_MIN_SAVED, self._saved // _SAVED_SHARE))
             except DiskError:
                 _log.warning("the journal is followed again when the disk has room", extra={"reason": self._behind})
             except JavaError as error:
@@ -305,46 +298,16 @@ class LiveStore(LiveDocuments):
             former.close()
 
     def _replayed(self) -> Overlay:
-        """Make an overlay of all changes that the bundle lacks, from the newest checkpoint, or without one that is
-        damaged. JavaError, ValueError, and what the journal raises."""
-        saved = self._follower.restore()
-        try:
-            self._saved = saved
-            return self._replayed_behind(saved)
-        except (JavaError, ValueError) as error:
-            if not saved:
-                raise
-            self._follower.discard(str(error))
-            self._saved, self._journal.sequence = 0, self._position
-            return self._replayed_behind(0)
-
-    def _replayed_behind(self, saved: int) -> Overlay:
-        overlay, journal = self._opened(self._follower.index, saved), self._journal
+        """Make an overlay of all changes that the bundle lacks. JavaError, ValueError, and what the journal raises."""
+        overlay, journal = self._opened(self._follower.fresh_index()), self._journal
         try:
             while records := journal.read(_AT_ONCE):
                 overlay.apply(records, journal.sequence)
-            if journal.sequence < saved:
-                raise ValueError(f"the journal ends with change {journal.sequence}, before {saved}")
             overlay.publish(overlay.prepare(journal.sequence))
         except BaseException:
             overlay.close()
             raise
         return overlay
-
-    def _save(self, least: int) -> None:
-        """Write a checkpoint, if none has all changes but `least`."""
-        sequence = self.snapshot.sequence
-        if sequence - self._saved >= least:
-            self._saved = max(self._saved, self._follower.saved())  # another process may have written it
-        if sequence - self._saved < least:
-            return
-        try:
-            with self._lock:
-                self._saved = self.snapshot.sequence
-                files = self._overlay.checkpoint()
-            self._follower.save(self._saved, files)
-        except (JavaError, OSError) as error:
-            _log.warning("no checkpoint was written", extra={"reason": str(error)})
 
 
 class _Staged:

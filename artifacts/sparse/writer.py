@@ -20,7 +20,7 @@ from lightretriever.artifacts.documents.fields import NAMES, FieldKind, indexed_
 from lightretriever.artifacts.dtypes import Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_ints, pack_parts, pack_texts, unpack_texts, utf8
+from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_parts, pack_texts, utf8
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 from lightretriever.artifacts.tokens.tokenizer import text_of
@@ -197,7 +197,7 @@ def numbered(impacts: Sequence[Mapping[str, int]]) -> tuple[Int64Array, Int64Arr
 
 
 class LaterIndexWriter(ImpactIndexWriter):
-    """Writes documents that are read behind those of `index`, to a folder, and goes on after those that are there."""
+    """Writes documents that are read behind those of `index`, to a folder."""
 
     def __init__(
         self,
@@ -208,8 +208,8 @@ class LaterIndexWriter(ImpactIndexWriter):
         language: Language | None,
         positions: bool,
     ) -> None:
-        """`path` is the folder, with the files of a `checkpoint` or none; the others are what `index` was written with.
-        Raises JavaError for a damaged checkpoint, and when Java or the disk fails."""
+        """`path` is the folder; the others are what `index` was written with. Raises JavaError when Java or the disk
+        fails."""
         super().__init__(path, fields, language=language, positions=positions)
         self._index = index
 
@@ -228,12 +228,6 @@ class LaterIndexWriter(ImpactIndexWriter):
     def merge(self) -> None:
         """Make one segment of all that was added up to now, beside other calls. JavaError when the disk fails."""
         java_call(self._java.merge, self._handle)
-
-    def checkpoint(self) -> list[Path]:
-        """Return the files that have all that was added up to now. They are not changed, and stay until the next call.
-        JavaError when the disk fails."""
-        names = unpack_texts(from_java(java_call(self._java.checkpoint, self._handle)))
-        return [self.path / name for name in names]
 
     def _opened(self, analyzer: JavaObject, *, positions: bool) -> JavaObject:
         self._new_folder = False

@@ -100,12 +100,6 @@ def compare(bundle: Bundle, folder: Path, seed: int, changes: int, groups: int =
             assert ids <= mirror.rows.keys()
 
 
-@pytest.fixture(autouse=True)
-def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a checkpoint pay for two changes."""
-    monkeypatch.setattr("lightretriever.artifacts.live.store._MIN_SAVED", 2)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sequence_of_changes_gives_what_a_rebuilt_bundle_gives(bundle: Bundle, tmp_path: Path, seed: int) -> None:
     compare(bundle, tmp_path, seed, changes=[1, 7, 40, 120][seed])

@@ -166,7 +166,7 @@ def test_waiting_for_another_process_holds_no_thread_that_searches_need(
             headers = {"authorization": f"Bearer {KEY}"}
             return httpx2.put(url + path.format(number), json=body, headers=headers, timeout=60).status_code
 
-        starting = Follower(tmp_path / "live", str)
+        starting = Follower(tmp_path / "live")
         assert write(0) == 200
         starting.tell(0)  # from now on it searches
         late = list[Future[int]]()
@@ -200,7 +200,7 @@ def test_a_service_that_stops_says_that_a_waiting_change_was_made(
     monkeypatch.setattr(Settings, "shutdown_grace_s", 1)
     body = {"fields": fields_of(0, 1), "vector": VECTOR, "impacts": {"zebra": 5}}
     with ThreadPoolExecutor(1) as threads, SearchEngine.open(bundle, settings_of(environment)) as engine:
-        frozen = Follower(tmp_path / "live", str)
+        frozen = Follower(tmp_path / "live")
         frozen.tell(0)
         with live(create_app(engine)) as url, SearchClient(url, api_key=KEY, timeout_s=60) as client:
             path, headers = f"{url}/documents/z-0?refresh=wait_for", {"authorization": f"Bearer {KEY}"}

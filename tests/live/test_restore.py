@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.live import journal as journals
 from lightretriever.artifacts.live.compact import compact
-from lightretriever.artifacts.live.journal import Journal
+from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.live.restore import restore
 from lightretriever.service.client import AnswerError
 from lightretriever.service.search.engine import SearchEngine
@@ -23,7 +24,7 @@ from tests.live.test_journal import append, file_of, opened, replayed, same
 from tests.support.commands import run, summary_of
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
-from tests.support.written import ENTRIES, NEW, VECTOR, impacts_of
+from tests.support.written import ENTRIES, NEW, VECTOR, changeable, impacts_of
 from tests.support.written import opened as served
 
 
@@ -208,26 +209,19 @@ def test_versions_never_come_again_after_a_restore(tmp_path: Path) -> None:
         SearchEngine.open(compacted, settings)
 
 
-def test_a_checkpoint_of_other_changes_with_the_same_numbers_is_not_read(
-    tiny_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.live.store._MIN_SAVED", 2)
-    settings = Settings(deadline_ms=60_000, warm_up_queries=1)
-
-    def write(folder: Path, numbers: range) -> dict[str, int | None]:
-        """Write documents, leave a checkpoint, and give what a search finds."""
-        with Journal(folder, tiny_bundle.manifest) as journal:
-            append(journal, [*numbers])
-        with SearchEngine.open(tiny_bundle, settings.model_copy(update={"live": folder})) as engine:
-            store = engine.parts.backends.documents
-            return {f"id-{number}": store.ordinal(f"id-{number}") for number in range(30)}
-
-    write(tmp_path / "one", range(3))
-    backup(file_of(tmp_path / "one"), tmp_path / "copy")
-    restore(tmp_path / "copy", tmp_path / "two")
-    write(tmp_path / "one", range(10, 20))
-    expected = write(tmp_path / "two", range(20, 30))
-    backup(file_of(tmp_path / "two"), file_of(tmp_path / "one"))  # beside the checkpoint of the former
-    assert list((tmp_path / "one").glob("*.checkpoint"))
-    assert write(tmp_path / "one", range(0)) == expected
-    assert same(replayed(tmp_path / "one", tiny_bundle), [*range(3), *range(20, 30)])
+def test_a_journal_without_the_log_of_a_killed_process_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """The folder of the process says how far it had come."""
+    settings, folder = Settings(live=tmp_path / "live", deadline_ms=60_000, warm_up_queries=1), tmp_path / "killed"
+    with SearchEngine.open(tiny_bundle, settings) as engine:
+        changeable(engine).write([Change("music")], perf_counter() + 60)
+        shutil.copytree(tmp_path / "live", folder)
+    for name in ("journal.sqlite-wal", "journal.sqlite-shm"):
+        (folder / name).unlink()
+    killed = settings.model_copy(update={"live": folder})
+    (folder / "7.x.checkpoint").mkdir()  # of a former version
+    for _ in range(2):
+        with pytest.raises(JournalError, match="the journal ends with change 0, but change 1 was acknowledged"):
+            SearchEngine.open(tiny_bundle, killed)
+    restore(file_of(folder), folder)
+    SearchEngine.open(tiny_bundle, killed).close()
+    assert not list(folder.glob("*.checkpoint"))

@@ -2,11 +2,7 @@ package lightretriever;
 
 import java.io.IOException;
 import java.nio.IntBuffer;
-import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
-import java.util.ArrayList;
-import java.util.Collection;
-import java.util.List;
 import java.util.stream.IntStream;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.document.BinaryDocValuesField;
@@ -22,11 +18,9 @@ import org.apache.lucene.index.IndexWriterConfig;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.LogDocMergePolicy;
 import org.apache.lucene.index.MergeScheduler;
-import org.apache.lucene.index.SegmentInfos;
 import org.apache.lucene.index.SerialMergeScheduler;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.store.Directory;
-import org.apache.lucene.store.FilterDirectory;
 import org.apache.lucene.store.MMapDirectory;
 import org.apache.lucene.store.NRTCachingDirectory;
 import org.apache.lucene.util.BytesRef;
@@ -64,7 +58,6 @@ public final class IndexBuilder {
       Directory directory,
       Analyzer analyzer,
       boolean positions,
-      IndexWriterConfig.OpenMode mode,
       double bufferMegabytes,
       int merged,
       MergeScheduler scheduler)
@@ -77,7 +70,7 @@ public final class IndexBuilder {
     merges.setMinMergeDocs(LATER_SMALL);
     merges.setNoCFSRatio(0.0);
     IndexWriterConfig config = new IndexWriterConfig(analyzer);
-    config.setOpenMode(mode);
+    config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
     config.setMergePolicy(merges);
     config.setMergeScheduler(scheduler);
     config.setRAMBufferSizeMB(bufferMegabytes);
@@ -103,52 +96,16 @@ public final class IndexBuilder {
       throws IOException {
     // No segments are merged before the last one.
     Directory directory = new MMapDirectory(Path.of(Packed.text(path)));
-    IndexWriterConfig.OpenMode create = IndexWriterConfig.OpenMode.CREATE;
-    return new IndexBuilder(
-        directory, analyzer, positions, create, bufferMegabytes, 1000, new SerialMergeScheduler());
+    return new IndexBuilder(directory, analyzer, positions, bufferMegabytes, 1000, new SerialMergeScheduler());
   }
 
-  /**
-   * Writes for behind(), going on after the documents that checkpoint() committed to a directory. Segments are few at any
-   * time, because searches visit each. Nothing waits for the disk: after a crash the files are not to be relied on, so they
-   * are checked.
-   */
+  /** Writes for behind(), to a directory of this process alone. Segments are few at any time, because searches visit each. */
   public static IndexBuilder later(byte[] path, Analyzer analyzer, boolean positions) throws IOException {
-    Directory files =
-        new FilterDirectory(new MMapDirectory(Path.of(Packed.text(path)))) {
-          @Override
-          public void sync(Collection<String> names) {}
-
-          @Override
-          public void syncMetaData() {}
-        };
-    if (DirectoryReader.indexExists(files)) {
-      OpenIndex.check(files);
-    }
     // What one change adds is a segment of its own at first, and in memory.
+    Directory files = new MMapDirectory(Path.of(Packed.text(path)));
     Directory cached = new NRTCachingDirectory(files, LATER_CACHED_MEGABYTES, LATER_MEGABYTES);
     return new IndexBuilder(
-        cached,
-        analyzer,
-        positions,
-        IndexWriterConfig.OpenMode.CREATE_OR_APPEND,
-        LATER_MEGABYTES,
-        LATER_MERGED,
-        new ConcurrentMergeScheduler());
-  }
-
-  /**
-   * Writes all that was added to the directory of later(). The names of its files, which are never written again, packed by
-   * Strings. They stay until the next checkpoint().
-   */
-  public static byte[] checkpoint(IndexBuilder builder) throws IOException {
-    builder.writer.commit();
-    List<byte[]> names = new ArrayList<>();
-    // The cache hands its files on when they are synchronised, those of the commit before as well.
-    for (String name : SegmentInfos.readLatestCommit(builder.directory).files(true)) {
-      names.add(name.getBytes(StandardCharsets.UTF_8));
-    }
-    return Strings.pack(names);
+        cached, analyzer, positions, LATER_MEGABYTES, LATER_MERGED, new ConcurrentMergeScheduler());
   }
 
   /** Merges all that was added up to now to one segment, while other threads add more. */

@@ -27,7 +27,6 @@ import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.search.IndexSearcher;
 import org.apache.lucene.store.AlreadyClosedException;
-import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.IOContext;
 import org.apache.lucene.store.IndexInput;
 import org.apache.lucene.store.MMapDirectory;
@@ -152,18 +151,13 @@ public final class OpenIndex {
   public static void check(OpenIndex index) throws IOException {
     index.reading(
         () -> {
-          check(index.directory);
+          for (String file : new TreeSet<>(SegmentInfos.readLatestCommit(index.directory).files(true))) {
+            try (IndexInput input = index.directory.openInput(file, IOContext.READONCE)) {
+              CodecUtil.checksumEntireFile(input);
+            }
+          }
           return null;
         });
-  }
-
-  /** The same of the last commit in a directory. */
-  static void check(Directory directory) throws IOException {
-    for (String file : new TreeSet<>(SegmentInfos.readLatestCommit(directory).files(true))) {
-      try (IndexInput input = directory.openInput(file, IOContext.READONCE)) {
-        CodecUtil.checksumEntireFile(input);
-      }
-    }
   }
 
   public static void close(OpenIndex index) throws IOException {
