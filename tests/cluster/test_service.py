@@ -85,23 +85,14 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
 @pytest.mark.parametrize(
     "request_",
     [
-        {},
         {"mode": "sparse", "query": "wi-fi music players 日本語の文書 c++ node.js"},
-        {"mode": "dense", "k": 50},
-        {"fusion": {"method": "rrf"}, "offset": 5},
         {"explain": True, "snippets": {"fields": ["text"]}, "fields": ["title"]},
-        {"facets": ["tag.one"], "filter": {"field": "tag.one", "eq": "t1"}},
-        {"filter": {"field": "day", "lt": "1970-01-01"}},
-        {"filter": {"and": [{"field": "year", "gte": 2003}, {"not": {"field": "tag.one", "in": ["t0", "x"]}}]}},
-        {"filter": {"field": "year", "in": [2003, 2010.0, 1.5]}},
-        {"filter": {"or": [{"field": "day", "exists": False}, {"field": "year", "eq": 2004}]}},
-        {"filter": {"field": "year", "gt": 9999}},
+        {
+            "facets": ["tag.one"],
+            "filter": {"and": [{"field": "tag.one", "eq": "t1"}, {"field": "day", "lt": "1970-01-01"}]},
+        },
         {"filter": {"field": "year", "gt": 1.7976931348623157e308}},
         {"filter": {"field": "year", "lte": 1.7976931348623157e308}},
-        {"boosts": [{"field": "year", "weight": 0.2, "scale": 3000}]},
-        {"sort": {"field": "year", "order": "desc"}, "group_by": "year"},
-        {"facet_ranges": {"year": [2005, 2010.5], "day": ["1965-01-01"]}},
-        {"query": None, "filter": {"field": "year", "gte": 2003}, "facets": ["tag.one"], "explain": True, "k": 5},
         {
             "query": None,
             "sort": {"field": "day", "order": "asc"},
@@ -113,6 +104,7 @@ def both(bundle: Bundle, engine: SearchEngine) -> Iterator[Asking]:
     ],
 )
 def test_the_answers_are_the_same(both: Asking, request_: dict[str, Any]) -> None:
+    """What the random requests of tests/backends don't ask: snippets, bounds, dates before 1970, a dot in a name."""
     here, there = both(**request_)
     agree(here, there, ROUNDING)
 
@@ -123,24 +115,6 @@ def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
         engine.search(SearchRequest(query="musik", spelling="auto", prefix=True))
     assert [error.field for error in caught.value.errors] == ["spelling", "prefix"]
     assert "a cluster has no spellings: leave it out" in str(caught.value)
-
-
-def test_rules_are_the_same(bundle: Bundle, settings: Settings, tmp_path: Path) -> None:
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(
-        "synonyms: [{words: [tunes, music], weight: 0.5}]\n"
-        "pinned: [{query: play tunes, documents: [greek, nobody, doc-60, doc-13]}]\n"
-        "hidden: [{contains: [tunes], documents: [music, doc-13]}]\n"
-    )
-    here, there = Settings(deadline_ms=60_000, rules=rules), settings.model_copy(update={"rules": rules})
-    with SearchEngine.open(bundle, here) as local, SearchEngine.open(bundle, there) as remote:
-        for fields in ({}, {"mode": "sparse", "k": 30}, {"filter": {"field": "year", "gte": 2001}, "explain": True}):
-            asked = SearchRequest.model_validate({"query": "play tunes", **fields})
-            answers = [without_times(one.search(asked).model_dump()) for one in (local, remote)]
-            agree(answers[0], answers[1], ROUNDING)
-            ids = [hit["id"] for hit in answers[1]["hits"]]
-            assert ids[0] == ("doc-60" if "filter" in fields else "greek")
-            assert not {"music", "doc-13"} & {*ids}
 
 
 def test_documents_and_terms_are_the_same(bundle: Bundle, engine: SearchEngine) -> None:
