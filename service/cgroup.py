@@ -12,9 +12,8 @@ _CGROUP: Final = Path("/proc/self/cgroup")
 
 
 def processors(root: Path = _ROOT, cgroup: Path = _CGROUP) -> int:
-    """Return the number of processors that the system and the cgroups grant this process, at least 1. A part of a
-    processor counts as a whole one. The least of the affinity of the process and of the quotas of its cgroup and those
-    above it counts. `root` is where cgroups are mounted, `cgroup` names the process's."""
+    """Return the number of processors that this process has by its affinity and by the quotas of its cgroup and those
+    above it, at least 1, parts rounded up. `root` is where cgroups are mounted, `cgroup` names the process's."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for quota in _read(root, cgroup, "cpu.max"):
         granted, _, period = quota.partition(" ")

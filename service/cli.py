@@ -72,22 +72,20 @@ class _Modules(UserDict[str, Any]):
         return command
 
 
-class _Overview(TyperGroup):
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of help."""
-        return list(self.commands)
-
-
-class _Group(_Overview):
+class _Group(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes | {"commands": _Modules(COMMANDS)})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of help, without reading a command."""
+        return list(self.commands)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help of all commands by their table."""
         commands: dict[str, Any] = {
             name: TyperCommand(name, help=entry.help, rich_help_panel=entry.panel) for name, entry in COMMANDS.items()
         }
-        _Overview(name=self.name, commands=commands, params=self.params, help=self.help).format_help(ctx, formatter)
+        TyperGroup(name=self.name, commands=commands, params=self.params, help=self.help).format_help(ctx, formatter)
 
 
 def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:

@@ -21,9 +21,8 @@ REMEDY: Final = "Correct the file; a running service reads it again by itself."
 class WatchedFile(Generic[T]):
     """What a file says, or several in a row, by its content as last read. Thread-safe.
 
-    The content itself is compared, not the file's time or size, so that no change can be missed. A file that can't be
-    read is read again at the next `look`, whatever the reason; a content that can't be used is parsed once. Until the
-    file can be used, its former value stays in force and `problem` says why.
+    The content itself is compared, not the file's time or size, so that no change can be missed. A content that can't
+    be used is parsed once. Until the file can be used, its former value stays in force and `problem` says why.
     """
 
     def __init__(self, name: str, files: Sequence[Path], parse: Callable[[bytes], T], **fields: str) -> None:

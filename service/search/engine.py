@@ -175,11 +175,9 @@ class SearchEngine:
     def warm_up(self, stop: Event | None = None, share: float = 1.0) -> None:
         """Search until the JVM has compiled its hot code, then mark the engine ready. Idempotent.
 
-        Searches with words of the documents for up to `warm_up_queries` searches or one second, and for no
-        more than a `share` of the time. If `stop` is set, it ends at once and the engine is not ready. Beginnings of
-        documents that can't be encoded are left out; the bundle's name is searched for, too. The reranking model is not
-        asked, as searches can do without it.
-        SearchFailedError if a leg did not answer one of the searches, DeadlineError if it was late for three.
+        Makes up to `warm_up_queries` searches, with words of the documents, or searches for a second, and for no more
+        than a `share` of the time. If `stop` is set, it ends at once and the engine is not ready. SearchFailedError if
+        a leg did not answer, DeadlineError if it was late for three searches.
         """
         self._require_open()
         if self._warm:

@@ -92,9 +92,8 @@ def ready_line(bundles: Folders) -> str:
 
 
 def serve(collections: Collections, listeners: Sequence[socket.socket], on_ready: Callable[[], None]) -> None:
-    """Answer requests in this process until SIGTERM or SIGINT. `on_ready` is called after the warm-up. Errors as in
-    `create_app`. Ends the process at once if a call into a backend hangs then, since Python would wait for its
-    thread."""
+    """Answer requests in this process until SIGTERM or SIGINT, as `create_app` does. Ends the process at once if a call
+    into a backend hangs then, since Python would wait for its thread."""
     app = _application(collections, on_ready)
     # uvicorn stops gracefully and then raises the signal again for the previous handler; ignore it.
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -114,12 +113,9 @@ def make_server(app: Application) -> uvicorn.Server:
 
 
 def freeze_gc() -> None:
-    """Exempt all present objects from Python's cycle collector.
-
-    A full collection stops every thread while it visits every object, and most objects of a serving process belong to
-    modules, which stay. Collects previously frozen objects first: a replaced bundle may be among them. This changes the
-    collector of the whole process: call it only in a process that serves.
-    """
+    """Exempt all present objects of a serving process from Python's cycle collector: a full collection stops every
+    thread while it visits them, and most belong to modules, which stay. Collects previously frozen objects first: a
+    replaced bundle may be among them."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
