@@ -14,6 +14,7 @@ from lightretriever.artifacts.documents.fields import NAMES, Order, name_of
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.weights import scores_of
+from lightretriever.service import errors
 from lightretriever.service.backends.base import (
     DocumentsGoneError,
     EncodedQuery,
@@ -23,33 +24,15 @@ from lightretriever.service.backends.base import (
     ScoredDocuments,
     UnavailableError,
 )
-from lightretriever.service.errors import (
-    UNAVAILABLE,
-    DeadlineError,
-    DocumentNotFoundError,
-    NotReadyError,
-    SearchFailedError,
-    UnsearchableError,
-)
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.schemas import LegName, LinearFusion, Plain
+from lightretriever.service.search import fusion
 from lightretriever.service.search.answer import LEVELS, Candidates, build_answer, build_listing, matches
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import check_explained
 from lightretriever.service.search.filters import all_of
-from lightretriever.service.search.fusion import (
-    CandidateTable,
-    Fused,
-    align,
-    evidence,
-    fuse_again,
-    fuse_linear,
-    fuse_rrf,
-    moved_query,
-    with_documents,
-    word_share,
-)
+from lightretriever.service.search.fusion import CandidateTable, Fused
 from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, fields_to_rank, grouped, ranked
 from lightretriever.service.search.request import RERANK_UNTIL, RESCORE_UNTIL, SEARCH_UNTIL, SearchContext
 from lightretriever.service.search.rules import rewrite
@@ -69,7 +52,7 @@ def search(context: SearchContext) -> Plain:
     answer."""
     parts, plan = context.parts, context.plan
     if perf_counter() >= context.deadline(SEARCH_UNTIL):
-        raise DeadlineError(
+        raise errors.DeadlineError(
             f"The search had not begun {context.clock.total() * 1e3:.0f} ms after the request came, too late for its "
             f"deadline of {plan.deadline_ms:g} ms. Allow more time, or try again later."
         )
@@ -90,7 +73,7 @@ def search(context: SearchContext) -> Plain:
         except DocumentsGoneError:  # between two trips to a cluster
             context.missing.clear()
             context.unscored.clear()
-    raise NotReadyError("Documents that the search found are deleted all the time. Try again later.")
+    raise errors.NotReadyError("Documents that the search found are deleted all the time. Try again later.")
 
 
 def _search(context: SearchContext) -> Plain:
@@ -108,10 +91,10 @@ def _search(context: SearchContext) -> Plain:
     pinned = _pinned(context) if plan.pinned and plan.request.sort is None else {}
     with parts.backends.within(context.deadline()):
         started = perf_counter()
-        table = align([*hits.values()], [*hits])
+        table = fusion.align([*hits.values()], [*hits])
         first = list(dict.fromkeys([*pinned.values(), *results.named.tolist()]))
         if first:
-            table = with_documents(table, first)
+            table = fusion.with_documents(table, first)
         started = clock.add("fuse", started)
         read = results.read  # not if a leg was late, or others come first
         if read is not None and not np.array_equal(read.documents, table.ordinals):
@@ -165,7 +148,7 @@ def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
     if like is None:
         raise no_terms("query", plan.text)
     reason = "the document has no terms, so nothing can be searched for: search by a text"
-    raise UnsearchableError.at("like", reason, like)
+    raise errors.UnsearchableError.at("like", reason, like)
 
 
 def _of_document(context: SearchContext, document_id: str, *, dense: bool, sparse: bool) -> EncodedQuery:
@@ -174,7 +157,7 @@ def _of_document(context: SearchContext, document_id: str, *, dense: bool, spars
     with context.clock.measure("encode"), backends.within(context.deadline(SEARCH_UNTIL)), reading():
         ordinal = store.ordinal(document_id)
         if ordinal is None:
-            raise DocumentNotFoundError.at("like", "no document has this id", document_id)
+            raise errors.DocumentNotFoundError.at("like", "no document has this id", document_id)
         terms, impacts = store.terms(ordinal) if sparse else ([], np.empty(0, np.int32))
         vector = backends.vectors(np.array([ordinal]))[0] if dense else None
         return context.parts.encoder.of_document(terms, impacts, vector)
@@ -205,8 +188,8 @@ def _hits(context: SearchContext, results: LegResults, legs: Sequence[LegName]) 
             if outcome.error is not None and outcome.reason == "failed":
                 context.log_failure(name, outcome.error)
     if not hits or (context.missing and not context.plan.request.allow_partial):
-        errors = [outcome.error for outcome in results.outcomes.values()]
-        _give_up(context.missing, errors, context.plan.deadline_ms * SEARCH_UNTIL)
+        raised = [outcome.error for outcome in results.outcomes.values()]
+        _give_up(context.missing, raised, context.plan.deadline_ms * SEARCH_UNTIL)
     if "sparse" in hits and not results.query.terms:  # the search split a text without words
         del hits["sparse"]
     return hits
@@ -300,31 +283,31 @@ def _fused(
     """Fuse the legs, each of the weight of the request, or by its share of what they know of the query; and fuse again
     with the dense scores for the query's vector moved towards that of the first document, unless this has none of the
     query's words. Both only where all scores are known."""
-    plan, fusion = context.plan, context.plan.request.fusion
+    plan, asked = context.plan, context.plan.request.fusion
     weights = [*map(plan.legs.__getitem__, table.legs)]
     if plan.request.mode != "hybrid":
         return Fused(np.argsort(table.ranks[0]), table.scores, table.scores[0])
-    if not isinstance(fusion, LinearFusion):
-        return fuse_rrf(table, weights, fusion.rank_constant)
+    if not isinstance(asked, LinearFusion):
+        return fusion.fuse_rrf(table, weights, asked.rank_constant)
     if largest is None or query.dense is None or not table.ordinals.size or np.isnan(table.scores).any():
-        return fuse_linear(table, weights, plan.normalization)
+        return fusion.fuse_linear(table, weights, plan.normalization)
     (dense, sparse), background = table.scores, context.parts.background  # both legs, in this order
     if plan.normalization == "evidence" and background is not None:
-        of_dense, of_sparse = evidence(query.dense, background, dense, sparse, largest)
+        of_dense, of_sparse = fusion.evidence(query.dense, background, dense, sparse, largest)
         weighted = weights[0] * of_dense, weights[1] * of_sparse
         if (total := sum(weighted)) > 0:
             weights = [weighted[0] / total, weighted[1] / total]
-    fused = fuse_linear(table, weights, plan.normalization)
+    fused = fusion.fuse_linear(table, weights, plan.normalization)
     if not plan.feedback or not fused.order.size or not (score := float(sparse[fused.order[0]])) > 0:
         return fused
-    first, weight = fused.order[0], plan.feedback * word_share(score, largest)
+    first, weight = fused.order[0], plan.feedback * fusion.word_share(score, largest)
     if read is not None:
-        scores = products(read.vectors, moved_query(query.dense, read.vectors[first], weight))
+        scores = products(read.vectors, fusion.moved_query(query.dense, read.vectors[first], weight))
     elif (again := _ask_leg(context, "dense", partial(_scores_again, context, query, table, first, weight))) is None:
         return fused
     else:
         scores = again
-    return fuse_again(table, fused, weights, plan.normalization, 0, scores)
+    return fusion.fuse_again(table, fused, weights, plan.normalization, 0, scores)
 
 
 def _scores_again(
@@ -332,7 +315,7 @@ def _scores_again(
 ) -> Float32Array:
     """Return the dense scores of all candidates for a query whose vector moves towards that of the `first` one."""
     (vector,) = context.parts.backends.vectors(table.ordinals[[first]])
-    moved = None if query.dense is None else moved_query(query.dense, vector, weight)
+    moved = None if query.dense is None else fusion.moved_query(query.dense, vector, weight)
     return context.parts.backends.legs["dense"].scores(replace(query, dense=moved), table.ordinals)
 
 
@@ -388,8 +371,8 @@ def _relevance(context: SearchContext, reranker: Reranker, table: CandidateTable
         _log.error("reranker failed", exc_info=outcome.error)
     if not plan.request.allow_partial:
         if context.missing[RERANK] == "failed":
-            raise SearchFailedError("The reranking model failed; the log says why. Allow partial answers.")
-        raise DeadlineError("The reranking model was too late. Allow partial answers, or more time.")
+            raise errors.SearchFailedError("The reranking model failed; the log says why. Allow partial answers.")
+        raise errors.DeadlineError("The reranking model was too late. Allow partial answers, or more time.")
     return {}
 
 
@@ -411,19 +394,21 @@ def _list(context: SearchContext) -> Plain:
         return build_listing(context, ordinals, total, allowed)
 
 
-def _give_up(missing: Mapping[Any, Reason], errors: Iterable[BaseException | None], share_ms: float) -> NoReturn:
-    """Raise the error for legs that are missing; `errors` are theirs, and `share_ms` is the time that they had."""
-    if any(isinstance(error, UnavailableError) for error in errors):
-        raise NotReadyError(UNAVAILABLE)
+def _give_up(missing: Mapping[Any, Reason], raised: Iterable[BaseException | None], share_ms: float) -> NoReturn:
+    """Raise the error for legs that are missing; `raised` are their errors, `share_ms` the time that they had."""
+    if any(isinstance(error, UnavailableError) for error in raised):
+        raise errors.NotReadyError(errors.UNAVAILABLE)
     legs = {
         reason: " and ".join(sorted(name for name, why in missing.items() if why == reason))
         for reason in missing.values()
     }
     if "failed" in legs:
-        raise SearchFailedError(f"The leg {legs['failed']} failed. The reason is in the log; try again later.")
+        raise errors.SearchFailedError(f"The leg {legs['failed']} failed. The reason is in the log; try again later.")
     if "stuck" in legs:
-        raise DeadlineError(f"The leg {legs['stuck']} has no free thread: calls that don't end hold all. Try later.")
-    raise DeadlineError(
+        raise errors.DeadlineError(
+            f"The leg {legs['stuck']} has no free thread: calls that don't end hold all. Try later."
+        )
+    raise errors.DeadlineError(
         f"No answer from the leg {legs['late']} within {share_ms:g} ms, its share of the deadline. "
         "Allow more time, or fewer candidates."
     )
