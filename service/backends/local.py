@@ -184,10 +184,7 @@ class LocalBackends(Backends):
         running: RunningSearches,
     ) -> None:
         """`close` closes the index, whose words are of a language, if it has words."""
-        self.legs: dict[LegName, Leg] = {}
-        self._dense = None if dense is None else FaissDense(dense)
-        if self._dense is not None:
-            self.legs["dense"] = self._dense
+        self.legs: dict[LegName, Leg] = {} if dense is None else {"dense": FaissDense(dense)}
         self.legs["sparse"] = LuceneSparse(index, language)
         self.documents = index
         spelling = None if language is None else Spelling(index, language)
@@ -255,10 +252,8 @@ class LocalBackends(Backends):
         return results
 
     def vectors(self, ordinals: Ordinals) -> Float32Array:
-        """Return the vectors of documents (m, D), as the index has them. ValueError without a dense leg."""
-        if self._dense is None:
-            raise ValueError("the bundle has no dense leg")
-        return self._dense.vectors(ordinals)
+        """Return the vectors of documents (m, D), as the index has them."""
+        return cast(FaissDense, self.legs["dense"]).vectors(ordinals)
 
 
 def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegResults:
