@@ -52,9 +52,7 @@ ADDRESS_FIELDS: Final = {"q": "query", "like": "like", "k": "k", "offset": "offs
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,9}")
 _MAX_MESSAGE: Final = 300
-# Pydantic puts the chosen member of a tagged union into the path after it: fusion.linear.weights.
-_UNION: Final = "fusion"
-
+_UNION: Final = "fusion"  # pydantic puts the chosen member of a tagged union into the path: fusion.linear.weights
 _OF_DOCUMENT: Final = {"title": "fields.title", "text": "fields.text"}
 _OF_SEARCH: Final = {
     **dict.fromkeys(("top_k", "topk", "limit", "size", "n", "count", "num_results"), "k"),

@@ -16,7 +16,6 @@ from starlette.routing import Route
 
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import schemas
-from lightretriever.service.collections.collections import Collections
 from lightretriever.service.errors import BundleRefusedError, NotFoundError, NotReadyError
 from lightretriever.service.http import documents
 from lightretriever.service.http.handling import (
@@ -131,7 +130,8 @@ async def readyz(request: Request) -> Response:
 async def collections(request: Request) -> Response:
     """List the collections. Every other route also stands below `/collections/NAME`, for that collection; without it,
     the first is meant."""
-    return json_response(_list_collections(state_of(request).collections))
+    facts = [_collection(holder.name, holder.engine) for holder in state_of(request).collections]
+    return json_response(schemas.CollectionList(collections=facts))
 
 
 @router.get("/info", **describe("What is served?", answer=schemas.Info, tag="operation"))
@@ -177,7 +177,6 @@ def _warnings(engine: SearchEngine) -> Iterator[str]:
 
 
 def _bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
-    """Describe the served bundle."""
     manifest = engine.bundle.manifest
     sparse = manifest.sparse.model
     return schemas.BundleFacts(
@@ -205,11 +204,6 @@ def _bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
     )
 
 
-def _list_collections(collections: Collections) -> schemas.CollectionList:
-    """Describe the collections of the process."""
-    return schemas.CollectionList(collections=[_collection(holder.name, holder.engine) for holder in collections])
-
-
 def _collection(name: str, engine: SearchEngine) -> schemas.CollectionFacts:
     manifest = engine.bundle.manifest
     return schemas.CollectionFacts(
@@ -218,7 +212,6 @@ def _collection(name: str, engine: SearchEngine) -> schemas.CollectionFacts:
 
 
 def _info(engine: SearchEngine, collections: list[str]) -> schemas.Info:
-    """Describe the served bundle, its legs and the limits, among the named collections."""
     manifest, settings, backends = engine.bundle.manifest, engine.settings, engine.parts.backends
     return schemas.Info(
         bundle=_bundle_facts(engine),
