@@ -8,7 +8,6 @@ import numpy as np
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
-    ImpactKind,
     LegWeights,
     ModelInfo,
     ModelSource,
@@ -41,7 +40,6 @@ __all__ = [
     "fit_settings",
     "queries_sha256",
     "refined_folder",
-    "sparse_info",
     "sparse_leg",
 ]
 
@@ -99,7 +97,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
         default_task=recipe.default_task,
         documents=encoded_batches(recipe.work, corpus, leg),
         dimension=recipe.index.dimension or int(facts["hidden_size"]),
-        sparse=sparse_info(recipe, store, leg),
+        sparse=leg.info,
         idf=_idf(recipe, facts, leg.vocabulary.tokenizer, corpus),
         sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
         table_dtype=recipe.index.table_dtype,
@@ -143,55 +141,39 @@ def queries_sha256(distil: DistilTableRecipe) -> list[str]:
 
 
 def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
-    """What the terms and impacts of the recipe's documents are. Raises ResumeError where the table that expands them is
-    missing."""
-    plan, index = store.plan, recipe.index
-    learned = plan["impacts"] == "learned"
-    kind = index.vocabulary or ("tokens" if learned else "words")
+    """What the terms and impacts of the recipe's documents are, described for a manifest without files. Raises
+    ResumeError where the table that expands them is missing."""
+    plan, index, table = store.plan, recipe.index, None
+    words = (index.vocabulary or ("tokens" if plan["impacts"] == "learned" else "words")) == "words"
     lowercase = read_json(recipe.work / "backbone.json", stage="table")["lowercase"]
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=lowercase)
     file = terms_tokenizer(recipe.work)
     tokens = tokenizer if file.name != SPARSE_TOKENIZER else TextTokenizer.from_file(file, lowercase=lowercase)
-    expand = None
-    if recipe.expand and kind != "tokens":
+    if recipe.expand and words:
         rows = _table(recipe, recipe.default_task, store).rows
-        size = index.dimension or rows.shape[1]
-        expand = recipe.expand, np.asarray(rows[:, :size], np.float32)
-    return SparseLeg(
-        vocabulary=Vocabulary(None, index.language) if kind == "words" else Vocabulary(tokens, None),
-        learned=learned,
-        quantization=plan["quantization"] if kind == "tokens" else _QUANTIZATION[expand is not None],
-        k1=index.k1,
-        b=index.b,
-        tokenizer=tokenizer,
-        expand=expand,
+        table = np.asarray(rows[:, : index.dimension or rows.shape[1]], np.float32)
+    bm25 = words or plan["impacts"] == "bm25"
+    info = SparseInfo(
+        vocabulary="words" if words else "tokens",
+        language=index.language if words else None,
+        positions=index.positions,
+        impacts="bm25" if bm25 else "learned",
+        quantization=_QUANTIZATION[table is not None] if words else plan["quantization"],
+        top_k=index.top_k or (None if words else plan["top_k"]),
+        k1=index.k1 if bm25 else None,
+        b=index.b if bm25 else None,
+        expansion=(recipe.expand or None) if words else None,
+        model=None if words else _sparse_source(recipe),
     )
+    vocabulary = Vocabulary(None, index.language) if words else Vocabulary(tokens, None)
+    return SparseLeg(info, vocabulary, tokenizer, table)
 
 
 def _weights(recipe: Recipe, leg: SparseLeg) -> LegWeights | None:
     """The weights of the legs, where the recipe names none: those of `_WEIGHTS` where words are searched."""
     if not recipe.index.dense:
         return LegWeights(sparse=1.0)
-    return recipe.index.weights or (None if leg.vocabulary.kind == "tokens" else _WEIGHTS)
-
-
-def sparse_info(recipe: Recipe, store: TextStore, leg: SparseLeg) -> SparseInfo:
-    """Describe the recipe's sparse leg for a manifest, without files."""
-    kind, plan = leg.vocabulary.kind, store.plan
-    impacts: ImpactKind = "bm25" if kind == "words" else plan["impacts"]
-    bm25 = kind != "tokens" or impacts == "bm25"
-    return SparseInfo(
-        vocabulary=kind,
-        language=leg.vocabulary.language,
-        positions=recipe.index.positions,
-        impacts=impacts,
-        quantization=leg.quantization,
-        top_k=recipe.index.top_k or (plan["top_k"] if kind == "tokens" else None),
-        k1=leg.k1 if bm25 else None,
-        b=leg.b if bm25 else None,
-        expansion=leg.expand and leg.expand[0],
-        model=None if kind == "words" else _sparse_source(recipe),
-    )
+    return recipe.index.weights or (None if leg.info.vocabulary == "tokens" else _WEIGHTS)
 
 
 def _queries(recipe: Recipe) -> list[str]:

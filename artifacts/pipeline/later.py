@@ -11,7 +11,7 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import DocumentError
 from lightretriever.artifacts.files.workdir import check_same, work_lock
 from lightretriever.artifacts.live.documents import Encoded, read_impacts
-from lightretriever.artifacts.pipeline.build import sparse_info, sparse_leg
+from lightretriever.artifacts.pipeline.build import sparse_leg
 from lightretriever.artifacts.pipeline.encode import model_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
@@ -44,14 +44,13 @@ class LaterDocuments:
             encoders = load_recipe_encoders(recipe)
             store = TextStore(recipe.work / "encode")
             leg = sparse_leg(recipe, store)
-            info = sparse_info(recipe, store, leg)
             before = {name: getattr(manifest.sparse, name) for name in _OF_IMPACTS}
-            now = {name: getattr(info, name) for name in _OF_IMPACTS}
+            now = {name: getattr(leg.info, name) for name in _OF_IMPACTS}
             before["models"] = [model.sha256 for model in (manifest.model, manifest.sparse.model) if model is not None]
             now["models"] = [model.fingerprint for model in encoders.models]
             check_same(recipe.output, before, now, "table")
             terms = None
-            if leg.counts:
+            if leg.info.impacts == "bm25":
                 documents = manifest.documents if manifest.live is None else None
                 terms = TermImpacts.again(leg, recipe.work, manifest.corpus.sha256, documents)
             return cls(encoders, terms, manifest, most_impact)

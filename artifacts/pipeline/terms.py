@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 import numpy as np
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
-from lightretriever.artifacts.bundle.manifest import ExpansionInfo
+from lightretriever.artifacts.bundle.manifest import ExpansionInfo, SparseInfo
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.files.arrays import read_array, write_array
@@ -44,28 +44,16 @@ _BM25: Final = "bm25.json"
 _WORD_ROWS: Final = "word_rows.npy"
 _SAMPLE: Final = 1000
 
-Expand: TypeAlias = tuple[ExpansionInfo, Float32Array]
-"""How to expand documents, and by which token table (V, D)."""
-
 
 @dataclass(frozen=True)
 class SparseLeg:
-    """How the terms and impacts of documents are made: their `vocabulary`; whether the model `learned` the impacts of
-    tokens, which are else BM25 as those of words are, with `quantization` impacts per unit, `k1` and `b`; and how words
-    are expanded, by a table whose tokens are those of `tokenizer`."""
+    """How the terms and impacts of documents are made: as the `info` of a manifest says, with terms of `vocabulary`;
+    where words are expanded, by the `table` (V, D) of the tokens of `tokenizer`."""
 
+    info: SparseInfo
     vocabulary: Vocabulary
-    learned: bool
-    quantization: int
-    k1: float
-    b: float
     tokenizer: TextTokenizer
-    expand: Expand | None
-
-    @property
-    def counts(self) -> bool:
-        """True if BM25 is counted in the corpus."""
-        return self.vocabulary.kind == "words" or not self.learned
+    table: Float32Array | None = None
 
 
 @dataclass(frozen=True)
@@ -78,11 +66,13 @@ class TermImpacts:
     @classmethod
     def of(cls, leg: SparseLeg, work: Path, store: TextStore, corpus: EncodedCorpus, counts: TermCounts) -> Self:
         """Those of a corpus whose terms were counted; kept below `work`. Raises CorpusError for one without a term."""
-        bm25 = Bm25Encoder.of(counts, leg.vocabulary, quantization=leg.quantization, k1=leg.k1, b=leg.b)
-        expansion = None
+        info, expansion = leg.info, None
+        bm25 = Bm25Encoder.of(
+            counts, leg.vocabulary, quantization=info.quantization, k1=info.k1 or 0.0, b=info.b or 0.0
+        )
         kept: dict[str, Any] = {"by": _counted_by(leg, corpus.corpus_sha256, len(corpus)), "counted": bm25.counted()}
-        if leg.expand is not None:
-            expansion = _measure(leg, leg.expand, store, corpus, bm25, counts)
+        if leg.table is not None and info.expansion is not None:
+            expansion = _measure(info.expansion, leg.tokenizer, leg.table, store, corpus, bm25, counts)
             kept["expansion"] = {"unit": expansion.unit, "mean": expansion.mean.tolist()}
             write_array(work / _WORD_ROWS, expansion.rows)
         write_atomically(work / _BM25, json.dumps(kept).encode())
@@ -98,11 +88,11 @@ class TermImpacts:
         now = _counted_by(leg, corpus_sha256, before.get("documents") if documents is None else documents)
         check_same(work / _BM25, before, now, "index")
         bm25 = Bm25Encoder.again(kept["counted"], leg.vocabulary)
-        if leg.expand is None:
+        if leg.info.expansion is None:
             return cls(bm25, None)
         mean = np.array(kept["expansion"]["mean"], np.float32)
         rows, unit = read_array(work / _WORD_ROWS), kept["expansion"]["unit"]
-        return cls(bm25, Expansion(leg.expand[0], rows, bm25.frequencies, mean, unit))
+        return cls(bm25, Expansion(leg.info.expansion, rows, bm25.frequencies, mean, unit))
 
     def joined(self, batch: EncodedBatch, rows: ImpactRows, dense: Float32Array) -> EncodedBatch:
         """A batch with the terms and impacts of its n documents, of which `bm25` found these `rows`, and which have the
@@ -145,7 +135,7 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
     Raises ResumeError where documents are not encoded, and CorpusError for one without a term that BM25 counts.
     """
     store = TextStore(work / "encode")
-    counts = corpus.terms(leg.vocabulary) if leg.counts else None
+    counts = corpus.terms(leg.vocabulary) if leg.info.impacts == "bm25" else None
     terms = None if counts is None else TermImpacts.of(leg, work, store, corpus, counts)
     for first, rows in _tracked(store, "index"):
         batch = encoded_batch(corpus.documents(first, first + len(rows)), rows)
@@ -159,9 +149,8 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
 
 def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int | None) -> dict[str, Any]:
     """Everything that decides what is counted for BM25, and measured for the expansion."""
-    settings = {name: getattr(leg, name) for name in ("learned", "quantization", "k1", "b")}
-    settings |= {"vocabulary": leg.vocabulary.kind, "language": leg.vocabulary.language}
-    table = None if leg.expand is None else sha256(leg.expand[1].tobytes()).hexdigest()
+    settings = {name: getattr(leg.info, name) for name in ("vocabulary", "language", "quantization", "k1", "b")}
+    table = None if leg.table is None else sha256(leg.table.tobytes()).hexdigest()
     return {"corpus_sha256": corpus_sha256, "documents": documents, "table_sha256": table, **settings}
 
 
@@ -176,12 +165,17 @@ def _tracked(store: TextStore, label: str) -> Iterator[tuple[int, ModelRows]]:
 
 
 def _measure(
-    leg: SparseLeg, expand: Expand, store: TextStore, corpus: EncodedCorpus, bm25: Bm25Encoder, counts: TermCounts
+    settings: ExpansionInfo,
+    tokenizer: TextTokenizer,
+    table: Float32Array,
+    store: TextStore,
+    corpus: EncodedCorpus,
+    bm25: Bm25Encoder,
+    counts: TermCounts,
 ) -> Expansion:
     """Measure what an expansion needs: the rows of words, the mean of all vectors, and both parts of the impacts on
     about a thousand documents from all over."""
-    settings, table = expand
-    rows = word_rows(corpus.texts(), bm25, leg.tokenizer, table)
+    rows = word_rows(corpus.texts(), bm25, tokenizer, table)
     total, size = len(corpus), table.shape[1]
     step, mean = -(-total // _SAMPLE), np.zeros(size)
     vectors, impacts = list[Float32Array](), list[ImpactRow]()

@@ -3,12 +3,13 @@
 import tracemalloc
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from lightretriever.artifacts.bundle.manifest import ExpansionInfo
+from lightretriever.artifacts.bundle.manifest import ExpansionInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
@@ -179,8 +180,9 @@ def test_measuring_keeps_the_sample_alone(tmp_path: Path) -> None:
     train_tokenizer(tmp_path / "tokenizer.json", ["fox"])
     tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
     table = random.normal(size=(tokenizer.vocab_size, size)).astype(np.float32)
-    expand = ExpansionInfo(terms=4), table
-    leg = SparseLeg(Vocabulary(None, "english"), False, 100, 0.9, 0.4, tokenizer, expand)
+    sparse: dict[str, Any] = {"vocabulary": "words", "language": "english", "impacts": "bm25", "k1": 0.9, "b": 0.4}
+    info = SparseInfo(**sparse, expansion=ExpansionInfo(terms=4))
+    leg = SparseLeg(info, Vocabulary(None, "english"), tokenizer, table)
     corpus.terms(leg.vocabulary)
     vectors = random.normal(size=(50, size)).astype(np.float16)
     store = TextStore.begin(tmp_path / "encode", {"dimension": size, "shard_size": 256})
