@@ -1,4 +1,7 @@
-"""Recipes: the YAML file that says how a bundle is made, checked before anything runs."""
+"""Recipes: the YAML file that says how a bundle is made, checked before anything runs.
+
+docs/pipeline.md says what each key means.
+"""
 
 import json
 import os
@@ -127,11 +130,7 @@ class ModelRecipe(Section):
 
 
 class BundleModelRecipe(ModelRecipe):
-    """The model of a bundle, and what the tokens of a query weigh: count times IDF, or count alone.
-
-    `idf` is "auto" (the `idf.npy` in the adapter's folder, where there is one), "corpus" (that of the documents in the
-    bundle), or None (counts, whatever the adapter brings).
-    """
+    """The model of a bundle, and what the tokens of a query weigh: count times IDF, or count alone."""
 
     idf: Literal["auto", "corpus"] | None = "auto"
 
@@ -153,14 +152,7 @@ class CorpusRecipe(Section):
 
 
 class EncodeRecipe(Section):
-    """How documents are encoded, and how the work is cut.
-
-    `impacts` says what those of the model's tokens are: what a language model `learned`, or `bm25`. None takes what the
-    adapter was trained for, or else `learned`; a bi-encoder has only `bm25`.
-    `max_length` tokens of a document, special tokens included; `top_k` sparse terms kept per document (None: all);
-    `batch_tokens` positions per forward pass, padding included, at least one document (None: 32,768 on CUDA, one
-    document on a CPU); `shard_size` documents of a shard: the longest are batched first, and a part has whole shards.
-    """
+    """How documents are encoded, and how the work is cut. None is what model, adapter and device take."""
 
     impacts: ImpactKind | None = None
     max_length: int = Field(default=512, ge=8)
@@ -171,16 +163,7 @@ class EncodeRecipe(Section):
 
 
 class IndexRecipe(Section):
-    """How the bundle stores it: dense dimension D (None: all of H), Faiss factory (None: by size), table dtype.
-
-    `vocabulary` says what a term of the sparse leg is: a word of `language`, or a token of the model (None: words, but
-    tokens where the model learned their impacts). `k1` and `b` are BM25's parameters. With
-    `positions`, those of the words are indexed, for phrases in quotes. `top_k` cuts the sparse vectors further
-    than `EncodeRecipe.top_k` did (None: not), so that bundles of several sizes come from one encoding. `weights` are
-    those of the legs in a fusion whose request names none (None: the service's). Without `dense`, the bundle has the
-    sparse leg alone. `queries`, a file or folder in BEIR layout, is a sample of those that will be asked, by which a
-    large dense index is laid out.
-    """
+    """How the bundle stores it. None takes what follows from the encoding, or the size."""
 
     vocabulary: VocabularyKind | None = None
     language: Language = "english"
@@ -211,9 +194,7 @@ class HeadRecipe(Section):
 
 
 class TableTraining(Section):
-    """How the rows of a token table are trained, and the weights of the three parts of the loss (see
-    `artifacts.pipeline.fit`). The epoch is kept that agrees best on `held_out` texts.
-    """
+    """How the rows of a token table are trained, and the weights of the parts of the loss (see `pipeline.fit`)."""
 
     epochs: int = Field(default=6, ge=0)
     batch_size: int = Field(default=512, ge=2)
@@ -227,12 +208,7 @@ class TableTraining(Section):
 
 
 class DistilTableRecipe(TableTraining):
-    """A token table for a bi-encoder whose document vectors stay as they are (see `artifacts.pipeline.fit`).
-
-    `vectors` is a .npy of them in corpus order (None: they are encoded). The texts to train on: `queries`, files or
-    folders in BEIR layout, at most `sample` of each; at most so many `documents` of the corpus, drawn by `seed`; and
-    their `sentences` (a number: at most so many).
-    """
+    """A token table for a bi-encoder whose document vectors stay as they are, and the texts to train on."""
 
     vectors: Place | None = None
     queries: list[Place] = Field(default_factory=list)
@@ -271,9 +247,7 @@ class GeneralTableRecipe(Places):
 
 
 class RefineRecipe(TableTraining):
-    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.fit_texts`): on at most
-    `documents` of it, drawn by `seed`.
-    """
+    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.fit_texts`)."""
 
     epochs: int = Field(default=8, ge=0)
     batch_size: int = Field(default=64, ge=2)
@@ -282,20 +256,7 @@ class RefineRecipe(TableTraining):
 
 
 class Recipe(Places):
-    """A whole bundle: model, corpus, one instruction per task, and where work and result go.
-
-    `kind`, `model` and `corpus` alone make the recommended bundle. `corpus.name` is by default the name of the corpus'
-    file or folder, `name` is `corpus.name`, `tasks` has one task, `search`, without an instruction, `default_task` is
-    the first of `tasks`, `work` is runs/NAME/work and `output` runs/NAME/bundle.
-
-    `kind` says how the model is read: an `encoder`, by sentence-transformers, or a `language-model`. An encoder counts
-    as trained, and its BM25 impacts are all kept unless told otherwise. Its token table is the general one (see
-    `artifacts.pipeline.general`) or, with `distil` and where there is none, one that is fitted to the corpus. `sparse`
-    names another model for the sparse leg, a SparseEncoder or a language model. `tables` has token tables by task: a
-    language model's from an official release (`emb_bag.pt`), an encoder's general ones (a folder); the others are made.
-    `expand` says how the table of the default task expands documents whose terms are words; `expand: false` leaves it
-    out. `examples` are queries that the search page offers to try.
-    """
+    """A whole bundle. `kind`, `model` and `corpus` alone make the recommended one."""
 
     name: str = Field(min_length=1)
     kind: Kind

@@ -1,4 +1,7 @@
-"""Training recipes: the YAML file that says how an adapter is trained, checked before anything runs."""
+"""Training recipes: the YAML file that says how an adapter is trained, checked before anything runs.
+
+docs/training.md and docs/training-data.md say what each key means.
+"""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -34,10 +37,7 @@ __all__ = [
 
 
 class LoraRecipe(Section):
-    """The adapter: rank, scale α, dropout, and which linear layers get one; `layers`: only the model's last so many.
-
-    With few `layers` a step is cheaper, as no gradient goes below them; `targets` then has to name the linear layers.
-    """
+    """The adapter. With few `layers`, the last ones, a step is cheaper, as no gradient goes below them."""
 
     r: int = Field(default=16, ge=1)
     alpha: int = Field(default=32, ge=1)
@@ -96,12 +96,7 @@ class DecontaminateRecipe(Section):
 
 
 class NegativesRecipe(Section):
-    """Hard negatives: documents that BM25, or a stage's own model (`stages[].mine`), puts high for the query.
-
-    Of the first `depth` documents those scoring above `margin` times the positive's score are left out, as they may
-    well be relevant; of the rest the best `count` are kept. With `top`, a pair is kept only if its positive is among
-    so many first documents (the consistency filter).
-    """
+    """Hard negatives by BM25, or by a stage's own model (`stages[].mine`), and the consistency filter, `top`."""
 
     depth: int = Field(default=50, ge=1)
     count: int = Field(default=7, ge=1)
@@ -144,12 +139,7 @@ class FlopsRecipe(Section):
 
 
 class StageBase(Section):
-    """The learning rate rises in the share `warmup` of the steps, and falls in the share `decay` at their end (None:
-    all after the warm-up) to `minimum_rate` times its height, linearly or by half a cosine wave.
-
-    A step adds up the gradients of `accumulate` batches, each with a loss of its own. Without `chunk_tokens`, training
-    finds how many fit into the memory.
-    """
+    """What all stages have. A step adds up the gradients of `accumulate` batches, each with a loss of its own."""
 
     steps: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=2)
@@ -165,11 +155,7 @@ class StageBase(Section):
 
 
 class TeacherRecipe(Section):
-    """A teacher of distillation: a `leg` of the bundle of a set's documents, a cross-encoder, or scores in a file.
-
-    A path may have `{set}` in it, which stands for a set's name. A file of scores has lines of a query's id, a
-    document's id and a number, separated by tabs. `weight` is its share of the ensemble.
-    """
+    """A teacher of distillation: a `leg` of the bundle of a set's documents, a cross-encoder, or scores in a file."""
 
     bundle: Place | None = None
     leg: Literal["dense", "sparse", "hybrid"] = "hybrid"
@@ -198,11 +184,7 @@ class DistillationRecipe(Section):
 
 
 class ContrastiveStage(StageBase):
-    """Dense and sparse training together: contrastive, by distillation, or by both.
-
-    With `mine`, the weights that the stage begins with choose the hard negatives, by that leg. `contrastive` is the
-    weight of the contrastive losses.
-    """
+    """Dense and sparse training together: contrastive, by distillation, or by both."""
 
     kind: Literal["contrastive"]
     contrastive: float = Field(default=1.0, ge=0)
@@ -225,11 +207,7 @@ class ContrastiveStage(StageBase):
 
 
 class LikelihoodStage(StageBase):
-    """Query likelihood: the model writes a document's query from the state at `<eos>` alone (the LLM-QL paper, eq. 8).
-
-    A document is read as `[bos] before d after <eos>`, a share `corruption` of its tokens masked. With `block`, the
-    tokens of the query don't see what stands before `<eos>`.
-    """
+    """Query likelihood: the model writes a document's query from the state at `<eos>` alone (LLM-QL paper, eq. 8)."""
 
     kind: Literal["query_likelihood"]
     corruption: float = Field(default=0.6, ge=0, lt=1)
@@ -253,13 +231,7 @@ class DevRecipe(Section):
 
 
 class TrainRecipe(Places):
-    """A whole training run. The adapter is written to `output`, everything else to `work`. With `lora: false`,
-    all weights are trained, and `output` is a whole model.
-
-    With `idf_rows` a dense query is mean_i IDF(t_i) · e(t_i): the table's rows are multiplied by their token's IDF.
-    With `shard` each of several processes holds a part of all weights; `gradient_checkpointing` keeps the states
-    between layers alone, and computes the others again for the gradients.
-    """
+    """A whole training run. An adapter, or with `lora: false` a whole model, is written to `output`."""
 
     page: ClassVar[str] = "docs/training.md"
 
