@@ -99,15 +99,11 @@ def build(
         _compare_with_bm25(context, loaded)
 
 
-def _every_stage(recipe: Recipe) -> list[Stage]:
-    """The recipe's stages. The table of an encoder comes behind the encoded corpus, to which it may be fitted."""
-    fitted: list[Stage] = [] if recipe.refine is None else ["refine"]
-    return [*(("encode", "table") if recipe.encoder else ("table", "encode")), *fitted, "index"]
-
-
 def _stages(recipe: Recipe, first: Stage | None, last: Stage | None, ray: str | None) -> Sequence[Stage]:
-    """The stages to run. Raises RecipeError for stages that the recipe does not have, and for none."""
-    every = _every_stage(recipe)
+    """The stages to run. Raises RecipeError for stages that the recipe does not have, and for none. The table of an
+    encoder comes behind the encoded corpus, to which it may be fitted."""
+    fitted: list[Stage] = [] if recipe.refine is None else ["refine"]
+    every: list[Stage] = [*(("encode", "table") if recipe.encoder else ("table", "encode")), *fitted, "index"]
     if ray is not None:
         if {first, last} - {None, "encode"}:
             raise RecipeError("--ray encodes, and ends.", remedy="Leave --from and --until out.")

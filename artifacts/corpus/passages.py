@@ -37,14 +37,11 @@ _HEADINGS: Final = re.compile(r"#{1,6} [^\n]*(\n\s*#{1,6} [^\n]*)*")
 
 
 def _words(text: str) -> int:
-    """How many words a text has."""
-    return sum(map(_parts_of_word, text.split()))
-
-
-def _parts_of_word(word: str) -> int:
-    if len(word) <= _MAX_WORD and (word.isascii() or max(word) < "\u0e00"):  # before Thai, all scripts have spaces
-        return 1
-    return sum(1 for _ in _WORD.finditer(word))
+    """How many words a text has. A short one of a script before Thai counts as one: all of these have spaces."""
+    return sum(
+        1 if len(word) <= _MAX_WORD and (word.isascii() or max(word) < "\u0e00") else len(_WORD.findall(word))
+        for word in text.split()
+    )
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
     heads = read_heads(recipe, facts)
     tables = {task: _table(recipe, task, store)._replace(head=heads.get(task)) for task in recipe.tasks}
     leg, terms, model = sparse_leg(recipe, store), terms_tokenizer(recipe.work), facts.get("dense", facts)
+    weights = recipe.index.weights or (_WEIGHTS if leg.info.vocabulary == "words" else None)
     content = BundleContent(
         name=recipe.name,
         model=ModelInfo(
@@ -102,7 +103,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
         sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
         table_dtype=recipe.index.table_dtype,
         dense=DenseSettings(recipe.index.factory, _queries(recipe)) if recipe.index.dense else None,
-        weights=_weights(recipe, leg),
+        weights=weights if recipe.index.dense else LegWeights(sparse=1.0),
         fields=recipe.corpus.fields,
         examples=recipe.examples,
     )
@@ -145,7 +146,12 @@ def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
     ResumeError where the table that expands them is missing."""
     plan, index, table = store.plan, recipe.index, None
     words = (index.vocabulary or ("tokens" if plan["impacts"] == "learned" else "words")) == "words"
-    lowercase = read_json(recipe.work / "backbone.json", stage="table")["lowercase"]
+    facts = read_json(recipe.work / "backbone.json", stage="table")
+    lowercase, source, made_by = facts["lowercase"], None, recipe.sparse
+    if not words and made_by is not None and "sparse" in facts:
+        adapter, name = made_by.adapter and Path(made_by.adapter).name, made_by.name or facts["sparse"]["name"]
+        sha256 = facts["sparse"]["fingerprint"]
+        source = ModelSource(name=name, sha256=sha256, adapter=adapter, licence=made_by.licence)
     tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=lowercase)
     file = terms_tokenizer(recipe.work)
     tokens = tokenizer if file.name != SPARSE_TOKENIZER else TextTokenizer.from_file(file, lowercase=lowercase)
@@ -163,17 +169,10 @@ def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
         k1=index.k1 if bm25 else None,
         b=index.b if bm25 else None,
         expansion=(recipe.expand or None) if words else None,
-        model=None if words else _sparse_source(recipe),
+        model=source,
     )
     vocabulary = Vocabulary(None, index.language) if words else Vocabulary(tokens, None)
     return SparseLeg(info, vocabulary, tokenizer, table)
-
-
-def _weights(recipe: Recipe, leg: SparseLeg) -> LegWeights | None:
-    """The weights of the legs, where the recipe names none: those of `_WEIGHTS` where words are searched."""
-    if not recipe.index.dense:
-        return LegWeights(sparse=1.0)
-    return recipe.index.weights or (None if leg.info.vocabulary == "tokens" else _WEIGHTS)
 
 
 def _queries(recipe: Recipe) -> list[str]:
@@ -216,16 +215,6 @@ def _idf(
     if wanted == "corpus":
         return idf_weights(tokenizer.as_queries(corpus.texts()), tokenizer.vocab_size)
     return load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
-
-
-def _sparse_source(recipe: Recipe) -> ModelSource | None:
-    """The model that made the impacts, where the recipe names one for them."""
-    facts, model = read_json(recipe.work / "backbone.json").get("sparse"), recipe.sparse
-    if facts is None or model is None:
-        return None
-    adapter = None if model.adapter is None else Path(model.adapter).name
-    name = model.name or facts["name"]
-    return ModelSource(name=name, sha256=facts["fingerprint"], adapter=adapter, licence=model.licence)
 
 
 def refined_folder(recipe: Recipe, task: str) -> Path:

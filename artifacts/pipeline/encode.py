@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -54,7 +54,17 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, shar
 
     Raises ResumeError when `work` was begun with another model or setting.
     """
-    vectors, store = encoders.vectors, TextStore.begin(work, _plan(encoders))
+    plan = {
+        "model": encoders.fingerprint,
+        "device": encoders.dense.device.type,
+        "software": software(),
+        "quantization": QUANTIZATION,
+        "impacts": encoders.impacts,
+        "given_vectors": encoders.vectors is not None,
+        "dimension": encoders.dense.hidden_size,
+        **encoders.settings.model_dump(include={"max_length", "top_k", "shard_size", "batch_tokens"}),
+    }
+    vectors, store = encoders.vectors, TextStore.begin(work, plan)
     texts = corpus.digests if vectors is None else vectors.digests(corpus.digests)
     documents = {name: corpus.facts[name] for name in ("corpus_sha256", "limit", "skip_bad")}
     documents["vectors_sha256"] = None if vectors is None else vectors.sha256
@@ -120,16 +130,3 @@ def model_rows(ids: Sequence[str], encoded: Encoded, cut: Sequence[bool]) -> Mod
         bad = ids[int(np.flatnonzero(~np.isfinite(dense).all(axis=1))[0])]
         raise ModelError(f'Document "{bad}" has a vector that is not finite.', remedy="Set model.dtype to float32.")
     return ModelRows(dense, ImpactRows.of(encoded.sparse or [_NO_TERMS] * len(ids)), np.array(cut, np.bool_))
-
-
-def _plan(encoders: Encoders) -> dict[str, Any]:
-    return {
-        "model": encoders.fingerprint,
-        "device": encoders.dense.device.type,
-        "software": software(),
-        "quantization": QUANTIZATION,
-        "impacts": encoders.impacts,
-        "given_vectors": encoders.vectors is not None,
-        "dimension": encoders.dense.hidden_size,
-        **encoders.settings.model_dump(include={"max_length", "top_k", "shard_size", "batch_tokens"}),
-    }

@@ -188,9 +188,14 @@ class LanguageModel(Encoder):
         with torch.inference_mode():
             for start in range(0, len(encoded), _BATCH):
                 part = encoded[start : start + _BATCH]
-                states, weights = _full_query_states(self.backbone, prefix, part, _ROW_TOKENS)
+                framed = [[*prefix, *query, self.backbone.eos_id] for query in part]
+                packed = packed_states(self.backbone, framed, _ROW_TOKENS)
+                states = packed.dense(self.backbone, len(prefix))
                 dense[start : start + len(part)] = normalize(states.float(), dim=1).cpu().numpy()
-                for row in weights:
+                spans = self.backbone.sparse_spans(packed.spans, len(prefix))
+                weights = sparse_weights(packed.hidden, self.backbone.head, spans)
+                strongest, ids = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
+                for row in torch.zeros_like(weights).scatter(1, ids, strongest):
                     terms = row.nonzero()[:, 0]
                     sparse.append((terms.cpu().numpy().astype(np.int32), row[terms].cpu().numpy()))
         return Encoded(dense, sparse if self.has_sparse else None)
@@ -208,17 +213,6 @@ def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
     if not prefix:  # a model without [bos] and an empty instruction: the end token serves as the first position
         prefix = [backbone.eos_id]
     return prefix
-
-
-def _full_query_states(
-    backbone: Backbone, prefix: list[int], queries: list[list[int]], row_tokens: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dense states (B, H), not normalised, and sparse weights (B, V) float32 of tokenised queries behind `prefix`."""
-    packed = packed_states(backbone, [[*prefix, *query, backbone.eos_id] for query in queries], row_tokens)
-    spans = backbone.sparse_spans(packed.spans, len(prefix))
-    weights = sparse_weights(packed.hidden, backbone.head, spans)
-    strongest, terms = weights.topk(min(FULL_QUERY_TERMS, weights.shape[1]), dim=1)
-    return packed.dense(backbone, len(prefix)), torch.zeros_like(weights).scatter(1, terms, strongest)
 
 
 def _length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:

@@ -98,22 +98,16 @@ class TermImpacts:
         """A batch with the terms and impacts of its n documents, of which `bm25` found these `rows`, and which have the
         vectors `dense` (n, D) of length 1."""
         names, tokens = self.bm25.numbers.names, self.bm25.vocabulary.kind == "tokens"
-        if tokens:
-            rows = _by_id(names, rows)
+        if tokens:  # token ids, ascending, in place of numbers
+            ids = np.array([int(names[number]) for number in rows.terms.values.tolist()], np.int32)
+            order = np.lexsort((ids, np.repeat(np.arange(len(rows)), np.diff(rows.terms.at))))
+            rows = ImpactRows(Rows(rows.terms.at, ids[order]), rows.impacts[order])
         elif self.expansion is not None:
             rows = self.expansion.impacts(dense[:, : self.expansion.dimension], rows)
         terms = rows.terms
         return replace(
             batch, indptr=terms.at, terms=terms.values, impacts=rows.impacts, names=None if tokens else names
         )
-
-
-def _by_id(names: Sequence[str], rows: ImpactRows) -> ImpactRows:
-    """Rows whose terms are token ids, ascending, in place of the numbers of their `names`."""
-    numbers, which = np.unique(rows.terms.values, return_inverse=True)
-    ids = np.array([int(names[number]) for number in numbers.tolist()], np.int32)[which]
-    order = np.lexsort((ids, np.repeat(np.arange(len(rows)), np.diff(rows.terms.at))))
-    return ImpactRows(Rows(rows.terms.at, ids[order]), rows.impacts[order])
 
 
 def terms_tokenizer(work: Path) -> Path:

@@ -177,18 +177,14 @@ def _documents(dataset: SetRecipe) -> Iterator[tuple[str, str]]:
             progress.advance(1)
 
 
-def _judged(dataset: SetRecipe) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """The set's queries, and its qrels."""
-    if dataset.is_lines:
-        return lines_judged(dataset.path)
-    return read_queries(dataset.path), read_qrels(qrels_file(dataset.path, dataset.split))
-
-
 def _pairs(
     dataset: SetRecipe, documents: Mapping[str, str]
 ) -> tuple[list[Example], dict[str, set[str]], dict[str, int]]:
     """The pairs, the relevant documents of every query text, and the counts so far."""
-    queries, qrels = _judged(dataset)
+    if dataset.is_lines:
+        queries, qrels = lines_judged(dataset.path)
+    else:
+        queries, qrels = read_queries(dataset.path), read_qrels(qrels_file(dataset.path, dataset.split))
     examples: list[Example] = []
     relevant: dict[str, set[str]] = {}
     counts = {"pairs": 0, "without_text": 0, "beyond_positives": 0}

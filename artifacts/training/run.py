@@ -150,7 +150,8 @@ class Run:
         scores = self.engine.evaluate(lambda: evaluate_dev(backbone, dev, length, side))
         self.log({"step": step, "dev": scores})
         if self.progress.best is None or scores["hybrid"] > self.progress.best:
-            self.progress.best, self.progress.best_step = scores["hybrid"], self._step_of_run(step)
+            before = sum(stage.steps for stage in self.recipe.stages[: self.progress.stage])
+            self.progress.best, self.progress.best_step = scores["hybrid"], before + step
             state = self.adapter.state()
             if self.accelerator.is_main_process:
                 write_atomically(self.recipe.work / "best.safetensors", save(state))
@@ -192,10 +193,6 @@ class Run:
                     f"stages.{number}.steps: {stage.steps:,} now, but this stage has ended after {steps:,} steps.",
                     remedy=f"Set it to {steps}; to train on, add a stage.",
                 )
-
-    def _step_of_run(self, step: int) -> int:
-        """The number of a step of the current stage, counted over all stages."""
-        return sum(stage.steps for stage in self.recipe.stages[: self.progress.stage]) + step
 
     def _elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._began
