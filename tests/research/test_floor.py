@@ -9,7 +9,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from research.floor.__main__ import alone_table, floor_table, main
+from research.floor.__main__ import main
 from research.floor.floor import Floor
 from tests.support.tiny import tiny_documents
 
@@ -56,40 +56,3 @@ def test_floor_and_service_are_measured_in_turns(word_bundle: Bundle, tmp_path: 
     assert refused[-1] > 0
     assert content["milliseconds"]["search"] > content["milliseconds"]["sparse"] > 0
     assert not any(result["failed"] or result["late"] for result in alone["overload"].values())
-
-
-def test_the_table_has_medians_and_their_ratio() -> None:
-    turn = {"cpu_ms": 1.0, "switches": 1, "qps": 1000, "p50_ms": 8, "p99_ms": 16}
-    turns = {
-        "floor": [turn, turn | {"cpu_ms": 0.8}, turn | {"cpu_ms": 9}],
-        "service": [turn | {"cpu_ms": 1.25, "switches": 2}],
-        "before": [turn | {"cpu_ms": 2.5, "qps": 500}],
-    }
-    alone = {"ready_s": [3, 2, 9], "memory_mb": [200], "greedy": turn, "half": turn | {"rate": 250}}
-    alone["capacity"] = {"qps": 500, "cpu_s": 5.0, "answered": 2500}
-    most = {"qps": 250, "cpu_s": 5.0, "answered": 1250, "refused": 12500}
-    alone["overload"] = {"4": {"qps": 450}, "16": most}
-    times = {"search": 1.3, "dense": 0.2, "sparse": 1.0, "rank": 0.001}
-    content = {"turns": turns, "alone": alone, "milliseconds": times, "bundle": {"documents": 1200}}
-    assert floor_table(content)[2:] == [
-        "| the floor | 1.00 | 1.00 | 1,000 | 8.00 | 16.00 |",
-        "| the service | 1.25 | 2.00 | 1,000 | 8.00 | 16.00 |",
-        "| the version before | 2.50 | 1.00 | 500 | 8.00 | 16.00 |",
-        "| service ÷ floor | 1.25 | 2.00 | 1.00 | 1.00 | 1.00 |",
-        "| service ÷ version before | 0.50 | 2.00 | 2.00 | 1.00 | 1.00 |",
-    ]
-    assert alone_table([content, content | {"milliseconds": times | {"rank": 0.5}}]) == [
-        "| the service alone | 1,200 documents | 1,200 documents |",
-        "|---|---:|---:|",
-        "| start to ready, s | 3.0 | 3.0 |",
-        "| memory after the start, MiB | 200 | 200 |",
-        "| open loop at half of the throughput: p50, p99 in ms | 8.0, 16.0 | 8.0, 16.0 |",
-        "| one plain client beside two that ask for 100 hits with snippets: p50, p99 in ms | 8.0, 16.0 | 8.0, 16.0 |",
-        "| answers with 4, 16 times the clients that are admitted, of the throughput | 0.90, 0.50 | 0.90, 0.50 |",
-        "| processor time of a refusal, of an answer's | 0.10 | 0.10 |",
-        "| a search in process ÷ the slower of its libraries | 1.30 | 1.30 |",
-        "| search, ms | 1.30 | 1.30 |",
-        "| dense, ms | 0.20 | 0.20 |",
-        "| sparse, ms | 1.00 | 1.00 |",
-        "| rank, ms | – | 0.50 |",
-    ]
