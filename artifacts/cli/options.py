@@ -25,7 +25,7 @@ BUILT: Final = "The bundle's folder, or the recipe that it was built by."
 
 BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]
 TaskOption = Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id or directory (model.path).")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id, directory or .gguf (model.path).")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, … (model.device).")]
 WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]

@@ -1,7 +1,7 @@
 """The edge to the libraries that read models: whatever they raise becomes one ModelError, and no text is longer than a
 model reads.
 
-transformers, peft and sentence-transformers document no list of errors: damaged files end in TypeError, struct
+transformers, peft, gguf and sentence-transformers document no list of errors: damaged files end in TypeError, struct
 errors, UnpicklingError, or a panic of compiled code. RoBERTa, XLM-RoBERTa and MPNet count positions from the one behind
 padding, so that 514 hold 512 tokens. Their settings say 514, and a folder may say nothing or more; a text beyond the
 table ends the process of a GPU.

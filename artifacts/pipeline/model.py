@@ -1,4 +1,4 @@
-"""Any decoder LLM, ready to encode: a Hugging Face id or directory, optionally a PEFT adapter on it."""
+"""Any decoder LLM, ready to encode: a Hugging Face id or directory, optionally a PEFT adapter on it, or a GGUF file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,13 @@ from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.loading import check_vocabulary, loading, text_tokenizer
 from lightretriever.artifacts.pipeline.recipe import ModelDtype, ModelRecipe, name_of
 from lightretriever.artifacts.pipeline.weights import (
+    GGUF,
     PROJECTION_FILE,
     adapter_file,
     adapter_settings,
     centre_head_rows,
     fingerprint,
+    gguf_options,
     load_causal_lm,
     load_projection,
     local_folder,
@@ -167,7 +169,8 @@ def load_model(recipe: ModelRecipe, *, lowercase: bool = True, layers: int | Non
         frame += ["centred head"] if centred else []
         frame += [brought["attention"]] if brought.get("attention") else []
         identity = fingerprint(folders, tokenizer.sha256, *frame)
-        return Backbone(model, tokenizer, content, bos_id, eos_id, name_of(path), identity, **parts)
+        name = name_of(path).removesuffix(GGUF)
+        return Backbone(model, tokenizer, content, bos_id, eos_id, name, identity, **parts)
 
 
 def _ends(
@@ -205,8 +208,9 @@ def _load_tokenizer(folders: list[str]) -> Any:
     """The tokenizer of the first folder that has one."""
     with_tokenizer = [folder for folder in folders if (Path(folder) / "tokenizer_config.json").is_file()]
     source = with_tokenizer[0] if with_tokenizer else folders[-1]
+    folder, options = gguf_options(source)
     with loading(f"{source}: the tokenizer can't be loaded", source):
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **options)
 
 
 def _token_id(tokenizer: TextTokenizer, token: str | None, path: str) -> int | None:

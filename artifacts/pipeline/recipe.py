@@ -109,7 +109,7 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Places)
 
 
 class ModelRecipe(Section):
-    """Which LLM reads the documents: a Hugging Face id or a directory, and an optional PEFT adapter."""
+    """Which LLM reads the documents: a Hugging Face id, a directory or a `.gguf` file, and an optional PEFT adapter."""
 
     path: PlaceOrId
     adapter: PlaceOrId | None = None
@@ -308,7 +308,7 @@ class Recipe(Places):
     def _an_encoder_needs_no_more(self) -> Self:
         """What the encoder brings along, or what only a language model has, can't be set."""
         path = self.model.path
-        if self.encoder and _is_causal(path) and not is_of_sentence_transformers(path):
+        if self.encoder and (path.endswith(".gguf") or (_is_causal(path) and not is_of_sentence_transformers(path))):
             raise ValueError(f"kind is encoder, but model.path is {path}, a language model")
         unused = {"model": {"adapter", "bos_token", "eos_token", "idf"}, "encode": {"max_length", "batch_tokens"}}
         settings = [

@@ -1,4 +1,4 @@
-"""Weights from disk: a Hugging Face model whole, a PEFT adapter merged into it, and what our own trainer
+"""Weights from disk: a Hugging Face model or a GGUF file whole, a PEFT adapter merged into it, and what our own trainer
 writes beside PEFT's files: settings and a linear map. Also the token table of an official release.
 
 Nothing is ever filled with random numbers or left out silently, and no code that a model brings along is run.
@@ -28,11 +28,13 @@ from lightretriever.artifacts.pipeline.loading import loading
 __all__ = [
     "ADAPTER_CONFIG",
     "ADAPTER_SETTINGS",
+    "GGUF",
     "PROJECTION_FILE",
     "adapter_file",
     "adapter_settings",
     "centre_head_rows",
     "fingerprint",
+    "gguf_options",
     "hashes",
     "load_causal_lm",
     "load_embedding_bag",
@@ -44,6 +46,7 @@ __all__ = [
 
 #: What makes a folder an adapter in PEFT's layout.
 ADAPTER_CONFIG = "adapter_config.json"
+GGUF = ".gguf"
 #: What an adapter of our own trainer says of itself.
 ADAPTER_SETTINGS = "lightretriever.json"
 PROJECTION_FILE = "projection.safetensors"
@@ -59,13 +62,14 @@ def load_causal_lm(source: str, dtype: torch.dtype, layers: int | None = None) -
 
     Raises ModelError when it can't be loaded, weights are missing, or it has fewer layers.
     """
-    remedy = "Give a Hugging Face id, or a directory with config.json and weights."
+    remedy = "Give a Hugging Face id, a directory with config.json and weights, or a .gguf file."
+    folder, options = gguf_options(source)
     with loading(f"{source}: the model can't be loaded", source, remedy=remedy):
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **options)
         if layers is not None:
             _keep_layers(config.get_text_config(), layers, source)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False
+            folder, config=config, dtype=dtype, output_loading_info=True, trust_remote_code=False, **options
         )
     model: PreTrainedModel = loaded[0]
     if missing := sorted(loaded[1]["missing_keys"]):
@@ -106,7 +110,7 @@ def merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
 
 
 def local_folder(source: str) -> Path:
-    """Where a model's or adapter's files lie: the directory itself, or the hub's local snapshot."""
+    """Where a model's or adapter's files lie: the directory or `.gguf` file itself, or the hub's local snapshot."""
     return Path(source) if Path(source).exists() else Path(snapshot_download(source, local_files_only=True))
 
 
@@ -128,10 +132,12 @@ def software() -> str:
 
 
 def fingerprint(folders: Iterable[Path], *settings: object) -> str:
-    """SHA-256 over the decisive files of `folders` and every setting that changes a vector."""
+    """SHA-256 over the decisive files of `folders`, or over files such as a `.gguf`, and every setting that changes a
+    vector."""
     digest = hashlib.sha256(json.dumps([str(setting) for setting in settings]).encode())
     for folder in folders:
-        digest.update(json.dumps(hashes(folder, DECISIVE)).encode())
+        files = [[folder.name, file_sha256(folder)]] if folder.is_file() else hashes(folder, DECISIVE)
+        digest.update(json.dumps(files).encode())
     return digest.hexdigest()
 
 
@@ -139,6 +145,17 @@ def hashes(folder: Path, patterns: Iterable[str]) -> list[list[str]]:
     """Name and SHA-256 of the files in a folder that match any of the patterns, by name."""
     files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
     return [[file.name, file_sha256(file)] for file in files]
+
+
+def gguf_options(source: str) -> tuple[str | Path, dict[str, str]]:
+    """The folder and the options by which transformers reads a model, or a `.gguf` file, whose weights it dequantises.
+    Raises ModelError for a `.gguf` file that is not there."""
+    if not source.endswith(GGUF):
+        return source, {}
+    file = Path(source)
+    if not file.is_file():
+        raise ModelError(f"{file}: no such GGUF file.", remedy="Give the path of the file.")
+    return file.parent, {"gguf_file": file.name}
 
 
 def adapter_file(adapter: str, name: str) -> Path:

@@ -27,6 +27,7 @@ from lightretriever.artifacts.pipeline.model import Backbone, choose_dtype, load
 from lightretriever.artifacts.pipeline.weights import (
     ADAPTER_CONFIG,
     ADAPTER_SETTINGS,
+    GGUF,
 )
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.training.recipe import (
@@ -187,6 +188,11 @@ def load_for_training(
         raise RecipeError(
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",
             remedy="Leave it out; merge the old adapter into the model first if you want to build on it.",
+        )
+    if not recipe.lora and model.path.endswith(GGUF):
+        raise RecipeError(
+            f"lora is false, but model.path is {model.path!r}: transformers writes no model that it read from GGUF.",
+            remedy="Give a directory or a Hugging Face id.",
         )
     backbone = load_model(model, lowercase=recipe.lowercase, layers=layers)
     longest = recipe.data.max_document_length

@@ -89,6 +89,7 @@ MODEL = "model: {path: m}\n"
         (f"kind: encoder\n{MODEL}{CORPUS}tasks: [search]\n", "tasks: "),
         (f"kind: encoder\n{MODEL}{CORPUS}1: 2\n", "1: there is no such key"),
         (f"{MODEL}{CORPUS}", "kind: Field required"),
+        (f"kind: encoder\nmodel: {{path: m.gguf}}\n{CORPUS}", "model.path is m.gguf, a language model"),
         (f"kind: encoder\nmodel: {{path: causal}}\n{CORPUS}", "model.path is causal, a language model"),
         (f"kind: bert\n{MODEL}{CORPUS}", "kind: Input should be 'encoder' or 'language-model' (found 'bert')"),
         (f"kind: general-table\n{MODEL}{CORPUS}", "kind: Input should be 'encoder' or 'language-model'"),

@@ -83,6 +83,16 @@ def test_a_pickle_is_no_model(folders: dict[str, Path], tmp_path: Path) -> None:
     assert told.startswith(f"{place}: the model can't be loaded: UnpicklingError: ")
 
 
+@pytest.mark.parametrize("name", ["empty", "pointer", "text"])
+def test_a_gguf_that_is_none_is_named(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(DAMAGES[name](b""))
+    assert "tiny.gguf: the model can't be loaded" in outcome({"model": file})
+    for length in range(4, 24, 3):  # cut in its header
+        file.write_bytes((b"GGUF" + b"\x03\0\0\0" + b"\x01" * 16)[:length])
+        assert "tiny.gguf: the model can't be loaded" in outcome({"model": file})
+
+
 def outcome(folders: dict[str, Path]) -> str:
     """What loading says; nothing where it succeeds. Any other exception than ModelError fails the test."""
     told = None

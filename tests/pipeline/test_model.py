@@ -81,6 +81,7 @@ def test_end_and_start_tokens_can_be_chosen(model_folder: Path, tmp_path: Path) 
     "arguments",
     [
         {"path": "no-such-folder/model"},
+        {"path": "missing.gguf"},
         {"eos_token": "<nothing>"},
         {"adapter": "no-such-adapter"},
     ],

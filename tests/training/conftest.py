@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.conftest import backbone, model_folder
+from tests.support.biencoder import save_biencoder
 from tests.support.toy import save_toy_model, write_toy_set
 
 __all__ = ["backbone", "model_folder", "toy"]
@@ -16,6 +17,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toy")
     save_toy_model(folder / "model")
     save_toy_model(folder / "tied", tied=True)
+    save_biencoder(folder / "teacher", hidden_size=32)
     write_toy_set(folder / "pairs", "train", 400, seed=1)
     write_toy_set(folder / "dev", "dev", 60, seed=2)
     write_toy_set(folder / "held-out", "test", 60, seed=3)

@@ -25,6 +25,7 @@ from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 from lightretriever.service.commands.evaluation import open_searcher
+from tests.pipeline.test_gguf import write_gguf
 from tests.support.commands import run
 from tests.support.models import load
 from tests.support.recipes import save, write_recipe
@@ -358,6 +359,17 @@ def test_a_whole_model_is_trained_and_read_again(toy: Path, tmp_path: Path) -> N
     assert train(TrainRecipe.model_validate(second))
     assert (tmp_path / "second" / "adapter" / "adapter_config.json").is_file()
     assert train(recipe)  # over what it wrote itself
+
+
+def test_a_gguf_file_gets_an_adapter_and_is_not_trained_whole(toy: Path, model_folder: Path, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", model_folder)
+    stage = {"kind": "query_likelihood", "steps": 1, "before": "", "after": "", **SMALL}
+    recipe = recipe_of(toy, tmp_path, stages=[stage])
+    recipe["model"]["path"] = str(tmp_path / "tiny.gguf")
+    with raises(RecipeError, naming="GGUF"):
+        train(TrainRecipe.model_validate(recipe | {"lora": False}))
+    assert train(TrainRecipe.model_validate(recipe))
+    load(tmp_path / "tiny.gguf", adapter=str(tmp_path / "adapter"))
 
 
 @pytest.mark.parametrize(
