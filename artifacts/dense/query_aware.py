@@ -57,7 +57,9 @@ def error_feedback_codes(
     used = used[np.argsort(-moment[used, used], kind="stable")]
     steps = step[used].astype(np.float64)
     in_steps = moment[np.ix_(used, used)] * steps[:, None] * steps
-    upper = _inverse_root(in_steps)
+    # U of M⁻¹ = Uᵀ U. Not np.linalg.inv: it needs more stack than the JVM leaves to the main thread, and crashes there.
+    values, directions = np.linalg.eigh(in_steps)
+    upper: Float64Array = np.linalg.qr(directions.T / np.sqrt(values)[:, None]).R
     feedback = (upper / np.diag(upper)[:, None]).astype(np.float32)
     codes = np.zeros(vectors.shape, np.uint8)
     for start in range(0, len(vectors), _CACHED):
@@ -65,14 +67,6 @@ def error_feedback_codes(
         part = (part - low[used, None]) / step[used, None] - np.float32(0.5)
         codes[start : start + _CACHED, used] = _rounded(part, feedback).T
     return codes
-
-
-def _inverse_root(matrix: Float64Array) -> Float64Array:
-    """U, upper triangular, of a positive definite matrix (D, D) = (Uᵀ U)⁻¹."""
-    # Not np.linalg.inv: it needs more stack than the JVM leaves to the main thread, and crashes there.
-    values, directions = np.linalg.eigh(matrix)
-    upper: Float64Array = np.linalg.qr(directions.T / np.sqrt(values)[:, None]).R
-    return upper
 
 
 def _rounded(targets: Float32Array, feedback: Float32Array) -> UInt8Array:

@@ -161,7 +161,8 @@ class Journal:
                 self._read_writers()
                 self._writers = {**self._writers, self.sequence: self._writer}
             yield missed
-            if _size(self.folder / LOGS[0]) > _LOG_BYTES:
+            log = self.folder / LOGS[0]
+            if log.exists() and log.stat().st_size > _LOG_BYTES:
                 self._write_back()
 
     @contextmanager
@@ -367,11 +368,6 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
     """Return what a journal and its bundles have in common."""
     dimension = None if manifest.dense is None else manifest.dimension
     return {"dimension": dimension, "vocabulary": manifest.sparse.vocabulary, "model": manifest.model.sha256}
-
-
-def _size(path: Path) -> int:
-    """Return the size of a file in bytes; 0 for none."""
-    return path.stat().st_size if path.exists() else 0
 
 
 def _row(sequence: int, record: Record) -> tuple[str, bytes | None, bytes | None, bytes, int]:

@@ -9,7 +9,6 @@ from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 from typing import Final
 
 import numpy as np
@@ -54,8 +53,6 @@ class Overlay:
         self._merged = 0
         self._dense = None if dense is None else DenseWriter(dense)
         self._alive = np.ones(index.count, np.bool_)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
         words = manifest.sparse
         self._writer = LaterIndexWriter(
             folder, index, manifest.fields, language=words.language, positions=words.positions
@@ -98,8 +95,8 @@ class Overlay:
         later = self.snapshot.index.count - self._index.count
         if later - self._merged < max(_MIN_MERGED, later // _SHARE_MERGED):
             return coded
-        size = sum(file.stat().st_size for file in self._folder.iterdir())
-        if free_bytes(self._folder) < 2 * size + FREE_BYTES:
+        size = sum(file.stat().st_size for file in self._writer.path.iterdir())
+        if free_bytes(self._writer.path) < 2 * size + FREE_BYTES:
             return coded
         self._writer.merge()
         self._merged = later
@@ -107,10 +104,7 @@ class Overlay:
 
     def close(self) -> None:
         """Forget the changes, and remove their files; the bundle's indexes stay open, and so do snapshots."""
-        try:
-            self._writer.rollback()
-        finally:
-            rmtree(self._folder, ignore_errors=True)
+        self._writer.rollback()
 
     def prepare(self, sequence: int) -> Snapshot:
         """Return what `publish` shows: all that was applied, up to the change `sequence`. JavaError where the disk is

@@ -182,20 +182,7 @@ def _start(heap_mb: int) -> JavaObject:
             remedy="Lift the limit, ulimit -v unlimited, and bound memory by a control group (docker run --memory).",
         )
     config.set_classpath(*map(str, classes))
-    config.set_options(*_options(heap_mb))
-    try:
-        with _environment(java_home):
-            jnius = importlib.import_module("jnius")
-    except Exception as error:
-        config.options, config.classpath = [], None
-        raise JavaError(f"The JVM of {java_home} did not start: {error}.", remedy=_INSTALL_JAVA) from error
-    os.register_at_fork(after_in_child=_mark_forked)
-    jnius.autoclass("lightretriever.OpenIndex").quiet()
-    return jnius
-
-
-def _options(heap_mb: int) -> list[str]:
-    return [
+    config.set_options(
         f"-Xmx{heap_mb}m",
         # Java would begin with a share of the machine's memory, and fill its young generation before it looks for
         # garbage. What a search leaves is all garbage: collecting 8 MiB of it takes a fraction of a millisecond.
@@ -210,7 +197,16 @@ def _options(heap_mb: int) -> list[str]:
         "--enable-native-access=ALL-UNNAMED",  # Lucene calls madvise; without this, Java prints a warning
         "-Djava.awt.headless=true",
         "-Dlog4j2.level=ERROR",
-    ]
+    )
+    try:
+        with _environment(java_home):
+            jnius = importlib.import_module("jnius")
+    except Exception as error:
+        config.options, config.classpath = [], None
+        raise JavaError(f"The JVM of {java_home} did not start: {error}.", remedy=_INSTALL_JAVA) from error
+    os.register_at_fork(after_in_child=_mark_forked)
+    jnius.autoclass("lightretriever.OpenIndex").quiet()
+    return jnius
 
 
 @contextmanager

@@ -39,17 +39,20 @@ class LuceneWriter:
     One thread at a time. The directory `path` must not exist or be empty; it is complete only after `close()`.
     """
 
-    def __init__(self, path: Path, analyzer: JavaObject = None, *, positions: bool = False) -> None:
+    def __init__(
+        self, path: Path, analyzer: JavaObject = None, *, positions: bool = False, later: bool = False
+    ) -> None:
+        if path.is_dir() and any(path.iterdir()):
+            raise BundleError(f"{path} is not empty.", remedy="Remove it, or write the index elsewhere.")
         self.path = path
         self.count = 0
+        self._new_folder = not path.exists()
         self._java = java_class("lightretriever.IndexBuilder")
-        self._handle = self._opened(analyzer, positions=positions)
-
-    def _opened(self, analyzer: JavaObject, *, positions: bool) -> JavaObject:
-        if self.path.is_dir() and any(self.path.iterdir()):
-            raise BundleError(f"{self.path} is not empty.", remedy="Remove it, or write the index elsewhere.")
-        self._new_folder = not self.path.exists()
-        return java_call(self._java.open, bytearray(bytes(self.path.absolute())), analyzer, positions, _BUFFER_MB)
+        arguments = (bytearray(bytes(path.absolute())), analyzer, positions)
+        if later:
+            self._handle = java_call(self._java.later, *arguments)
+        else:
+            self._handle = java_call(self._java.open, *arguments, _BUFFER_MB)
 
     def close(self) -> None:
         """Merge to one segment and commit. Rolls back and raises ValueError when two documents had the same id."""
@@ -112,13 +115,15 @@ class ImpactIndexWriter(LuceneWriter):
         *,
         language: Language | None = None,
         positions: bool = False,
+        later: bool = False,
     ) -> None:
         """`fields` are the documents' declared fields, see `artifacts.documents.fields`. With a language, the spellings
         of title and text are indexed too, see `artifacts.sparse.spelling`; with `positions`, those of its words.
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
-        super().__init__(path, None if language is None else word_analyzer(language), positions=positions)
+        analyzer = None if language is None else word_analyzer(language)
+        super().__init__(path, analyzer, positions=positions, later=later)
         self._spellings = language is not None
         self._fields: dict[str, FieldKind] = {**(fields or {}), NAMES: "keyword"}
         self._declared = pack_texts("field", (f"{kind[0]}:{name}" for name, kind in self._fields.items()))
@@ -210,7 +215,7 @@ class LaterIndexWriter(ImpactIndexWriter):
     ) -> None:
         """`path` is the folder; the others are what `index` was written with. Raises JavaError when Java or the disk
         fails."""
-        super().__init__(path, fields, language=language, positions=positions)
+        super().__init__(path, fields, language=language, positions=positions, later=True)
         self._index = index
 
     def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
@@ -228,7 +233,3 @@ class LaterIndexWriter(ImpactIndexWriter):
     def merge(self) -> None:
         """Make one segment of all that was added up to now, beside other calls. JavaError when the disk fails."""
         java_call(self._java.merge, self._handle)
-
-    def _opened(self, analyzer: JavaObject, *, positions: bool) -> JavaObject:
-        self._new_folder = False
-        return java_call(self._java.later, bytearray(bytes(self.path.absolute())), analyzer, positions)

@@ -44,6 +44,14 @@ def write(engine: SearchEngine, number: int, size: int = 2_000) -> None:
         raise result
 
 
+def write_some(engine: SearchEngine, folder: Path) -> None:
+    """Write five documents, where the folder is on a disk of its own."""
+    if not os.path.ismount(folder.parent):
+        pytest.xfail("no file system may be mounted here; the other tests of this file have run")
+    for number in range(5):
+        write(engine, number)
+
+
 def soon() -> float:
     return perf_counter() + 60
 
@@ -57,10 +65,7 @@ def searched(engine: SearchEngine) -> set[str]:
 @pytest.mark.parametrize("left", [0, 20_000, 100_000, 300_000, 1_200_000])
 def test_a_full_disk_refuses_writes_until_there_is_room(tiny_bundle: Bundle, folder: Path, left: int) -> None:
     with opened(tiny_bundle, folder) as engine:
-        if not os.path.ismount(folder.parent):
-            pytest.xfail("no file system may be mounted here; the other tests of this file have run")
-        for number in range(5):
-            write(engine, number)
+        write_some(engine, folder)
         disk, rest = os.statvfs(folder), folder.parent / "rest"
         rest.write_bytes(bytes(disk.f_bavail * disk.f_frsize - left))
         acknowledged, refused = set(range(5)), set[int]()
@@ -84,10 +89,7 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tiny_bundle: Bundle, fol
 def test_a_full_disk_hinders_no_stop_and_is_told_at_the_start(tiny_bundle: Bundle, folder: Path) -> None:
     rest = folder.parent / "rest"
     with opened(tiny_bundle, folder) as engine:
-        if not os.path.ismount(folder.parent):
-            pytest.xfail("no file system may be mounted here; the other tests of this file have run")
-        for number in range(5):
-            write(engine, number)
+        write_some(engine, folder)
         disk = os.statvfs(folder)
         rest.write_bytes(bytes(disk.f_bavail * disk.f_frsize))
     with pytest.raises(DiskError, match="Look at free space and permissions, and run"):
