@@ -33,7 +33,7 @@ from lightretriever.service.search.encoder import no_terms
 from lightretriever.service.search.explain import check_explained
 from lightretriever.service.search.filters import all_of
 from lightretriever.service.search.fusion import CandidateTable, Fused
-from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, fields_to_rank, grouped, ranked
+from lightretriever.service.search.ranking import RERANK, Ranked, Reranker, grouped, ranked
 from lightretriever.service.search.request import RERANK_UNTIL, RESCORE_UNTIL, SEARCH_UNTIL, SearchContext
 from lightretriever.service.search.rules import rewrite
 from lightretriever.service.search.words import exclude, read_typed
@@ -346,7 +346,10 @@ def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned:
     ordinals = table.ordinals[fused.order]
     values: dict[str, list[Any]] = {}
     with context.clock.measure("rank"):
-        if names := fields_to_rank(request):
+        names = [boost.field for boost in request.boosts]
+        names += [] if request.sort is None else [request.sort.field]
+        names += [] if request.group_by is None else [request.group_by]
+        if names:
             read = [fields for _, fields in parts.documents.fetch(ordinals, names)]
             values = {name: [fields.get(name) for fields in read] for name in names}
         ranking = ranked(request, fused, values, plan.kinds, context.require_time)

@@ -31,7 +31,7 @@ from lightretriever.service.search.filters import values_of
 from lightretriever.service.search.fusion import Fused
 from lightretriever.service.settings import Settings
 
-__all__ = ["RERANK", "Ranked", "Reranker", "fields_to_rank", "grouped", "ranked"]
+__all__ = ["RERANK", "Ranked", "Reranker", "grouped", "ranked"]
 
 RERANK: Final = "rerank"
 """The lane, the stage, and the name in `degraded`."""
@@ -58,14 +58,6 @@ class Ranked:
     boosts: Float64Array
     reranked: Mapping[int, float] = field(default_factory=dict)
     groups: Mapping[int, Plain] = field(default_factory=dict)
-
-
-def fields_to_rank(request: SearchRequest) -> list[str]:
-    """Return the document fields that the order depends on."""
-    names = [boost.field for boost in request.boosts]
-    names += [] if request.sort is None else [request.sort.field]
-    names += [] if request.group_by is None else [request.group_by]
-    return list(dict.fromkeys(names))
 
 
 def ranked(
