@@ -48,8 +48,8 @@ def check_explained(request: SearchRequest, query: EncodedQuery, limit: int) -> 
     parts = len(query.terms) + query.tokens.ids.size
     if request.k * parts > limit:
         message = (
-            f"{request.k} hits times {parts} different tokens and terms are too many to explain; {limit} are possible, "
-            "which the searches of a batch share: ask for fewer hits, or shorten the query"
+            f"{request.k} hits times {parts} different tokens and terms are too many to explain: at most {limit} are "
+            "possible, which the searches of a batch share. Ask for fewer hits, or shorten the query"
         )
         raise InvalidRequestError.at("explain", message, value=True)
 
