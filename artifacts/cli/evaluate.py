@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -80,7 +80,8 @@ def evaluate(
         if not as_json:
             (print_benchmark if several else print_report)(report, Console())
         if several:
-            facts = {"dataset": dataset.resolve().name, "split": split or "test", "task": "each bundle's"}
+            facts: dict[str, Any] = {"dataset": dataset.resolve().name, "split": split or "test"}
+            facts["task"] = "each bundle's"
             facts |= {name: report[name] for name in ("queries", "documents")}
             metrics, runs = report["mean"], sum(1 + len(part) for part in report["parts"].values())
         else:
