@@ -230,7 +230,7 @@ def _info(engine: SearchEngine, collections: list[str]) -> schemas.Info:
         rerank_top=None if engine.parts.reranker is None else engine.parts.reranker.top,
         modes=list(engine.reader.modes),
         examples=engine.examples if settings.api_keys_file is None else [],
-        fields=engine.fields,
+        fields=list(engine.reader.fields),
         spelling=backends.spellings is not None,
         filters=manifest.fields,
         limits=schemas.Limits.model_validate({name: getattr(settings, name) for name in schemas.Limits.model_fields}),

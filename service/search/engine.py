@@ -102,11 +102,6 @@ class SearchEngine:
             parts.close()
             raise
 
-    @property
-    def fields(self) -> list[str]:
-        """Names of the document fields that a request may name."""
-        return self.parts.documents.fields
-
     def publish(self, collection: str = "default") -> None:
         """Make the metrics describe this engine as that of a collection."""
         self.metrics.describe(collection, self.bundle.manifest, self._state)

@@ -46,7 +46,7 @@ def test_weights_one_and_zero_give_the_dense_ranking_whatever_k(engine: SearchEn
 
 
 def test_fields_are_those_asked_for(engine: SearchEngine) -> None:
-    assert engine.fields == ["text", "title", "year"]
+    assert engine.reader.fields == ["text", "title", "year"]
     for fields, expected in ((None, {"title", "text", "year"}), (["year", "title"], {"year", "title"}), ([], set())):
         answer = engine.search(SearchRequest(query="music", fields=fields))
         assert {frozenset(hit.fields) for hit in answer.hits} == {frozenset(expected)}
