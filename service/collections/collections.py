@@ -55,11 +55,6 @@ class Collections:
         return next(iter(self._holders.values()))
 
     @property
-    def names(self) -> list[str]:
-        """The names, that of the first first."""
-        return list(self._holders)
-
-    @property
     def metrics(self) -> Metrics:
         """The metrics of all."""
         return self.first.metrics

@@ -137,7 +137,8 @@ async def collections(request: Request) -> Response:
 @router.get("/info", **describe("What is served?", answer=schemas.Info, tag="operation"))
 async def info(request: Request) -> Response:
     """Return the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
-    return json_response(_info(holder_of(request).engine, state_of(request).collections.names))
+    names = [holder.name for holder in state_of(request).collections]
+    return json_response(_info(holder_of(request).engine, names))
 
 
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain", tag="operation"))
