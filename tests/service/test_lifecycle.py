@@ -1,19 +1,28 @@
-"""Opening and closing the application leaves nothing behind, and readiness follows the warm-up."""
+"""Opening and closing the application leaves nothing behind, readiness follows the warm-up, and what stays in memory is
+not looked through again and again."""
 
 import gc
+import os
+import signal
 import threading
+import weakref
+from contextlib import closing
 from pathlib import Path
+from socket import create_server
 
 import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.collections.collections import Collections
+from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import Plain
 from lightretriever.service.search import pipeline
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.request import SearchContext
+from lightretriever.service.serving.server import freeze_gc, serve
 from lightretriever.service.settings import Settings
 from tests.support.wordings import raises
 
@@ -109,12 +118,11 @@ def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch:
         assert len(searches) == most
 
 
-@pytest.mark.parametrize("late", [2, 3])
-def test_a_warm_up_goes_on_after_two_late_searches(
-    tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, late: int
+def test_a_warm_up_goes_on_after_two_late_searches_but_not_three(
+    tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches: list[bool] = []
-    run = pipeline.search
+    run, late = pipeline.search, 2
 
     def busy(context: SearchContext) -> Plain:
         searches.append(len(searches) >= late)
@@ -125,15 +133,16 @@ def test_a_warm_up_goes_on_after_two_late_searches(
     monkeypatch.setattr("lightretriever.service.search.engine.search", busy)
     monkeypatch.setattr(Settings, "warm_up_s", 1e-6)
     with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=2)) as engine:
-        if late == 3:
-            with pytest.raises(DeadlineError):
-                engine.warm_up()
-            with raises(NotReadyError):
-                engine.require_ready()
-        else:
+        engine.warm_up()
+        engine.require_ready()
+        assert searches == [False, False, True]
+    searches.clear()
+    late = 3
+    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=2)) as engine:
+        with pytest.raises(DeadlineError):
             engine.warm_up()
+        with raises(NotReadyError):
             engine.require_ready()
-            assert searches == [False, False, True]
 
 
 class Stopping(threading.Event):
@@ -158,3 +167,39 @@ def test_an_engine_stays_its_owners(engine: SearchEngine) -> None:
         with TestClient(create_app(engine)) as client:
             assert client.get("/info").status_code == 200
     engine.require_ready()
+
+
+class Knot:
+    """Holds itself: only the collector of cycles can end it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_stays_is_not_looked_through_again_and_what_is_gone_is_freed() -> None:
+    kept, gone = Knot(), Knot()
+    end = weakref.ref(gone)
+    freeze_gc()
+    assert not any(one is kept for one in gc.get_objects())
+    assert end() is gone
+    del gone
+    gc.collect()
+    assert end() is not None  # it was settled
+    freeze_gc()
+    assert end() is None
+    later = Knot()
+    assert any(one is later for one in gc.get_objects())
+
+
+def test_a_process_that_serves_has_settled_when_it_is_ready(tiny_bundle: Bundle) -> None:
+    seen: list[int] = []
+
+    def ready() -> None:
+        seen.append(gc.get_freeze_count())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    gc.unfreeze()  # what was there before the tests
+    with closing(create_server(("127.0.0.1", 0))) as listener, EngineHolder.open(tiny_bundle.path, SETTINGS) as serving:
+        serve(Collections({serving.name: serving}), [listener], ready)
+        assert serving.on_closed is freeze_gc
+    assert seen[0] > 10_000

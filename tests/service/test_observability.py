@@ -1,0 +1,206 @@
+"""What the service tells of itself: metrics that count what happened and nothing else, lines of the log as JSON, a line
+for each request, and the envelope of answers."""
+
+import asyncio
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import httpx2
+import orjson
+import pytest
+from fastapi.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+
+from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.http.app import create_app
+from lightretriever.service.http.middleware import Envelope
+from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.observability.metrics import Metrics
+from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.settings import Settings
+from tests.support.asking import samples
+from tests.support.waiting import wait_until
+
+STAGES = ("tokenize", "encode", "dense", "sparse", "rescore", "fuse")
+LOG = logging.getLogger("a.test")
+
+
+def found_in(client: TestClient) -> dict[tuple[str, ...], float]:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    return samples(answer.text)
+
+
+@pytest.fixture
+def fresh_client(tiny_bundle: Bundle) -> Iterator[TestClient]:
+    with TestClient(create_app(tiny_bundle.path, Settings(deadline_ms=60_000, warm_up_queries=2))) as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        yield client
+
+
+def test_searches_are_timed_by_stage_and_the_warm_up_is_not_among_them(fresh_client: TestClient) -> None:
+    for mode, count in (("hybrid", 3), ("sparse", 2)):
+        for _ in range(count):
+            assert fresh_client.post("/search", json={"query": "music", "mode": mode}).status_code == 200
+    fresh_client.post("/search/batch", json={"searches": [{"query": "a"}, {"query": "b", "mode": "dense"}]})
+    found = found_in(fresh_client)
+    backends = {"dense": "faiss", "sparse": "lucene"}
+    counts = {stage: found["stage_seconds_count", backends.get(stage, ""), stage] for stage in STAGES}
+    assert counts == {"tokenize": 7, "encode": 5, "dense": 5, "sparse": 6, "rescore": 4, "fuse": 7}
+    assert found["search_seconds_count",] == 7
+    assert found["stage_seconds_bucket", "", "+Inf", "tokenize"] == 7
+    assert 0 < found["stage_seconds_sum", "", "tokenize"] < found["search_seconds_sum",]
+    assert min(float(key[2]) for key in found if key[0] == "stage_seconds_bucket") == 1e-5
+
+
+def test_gauges_tell_the_state_and_requests_and_errors_count(fresh_client: TestClient, tiny_bundle: Bundle) -> None:
+    """Requests by route and status, errors by kind."""
+    before = found_in(fresh_client)
+    assert (before["ready",], before["requests_in_flight",], before["documents",]) == (1, 1, 120)
+    assert {key[1] for key in before if key[0] == "abandoned_calls"} == {"requests", "dense"}
+    (labels,) = (key[1:] for key in before if key[0] == "bundle_info")
+    assert tiny_bundle.manifest.digest in labels
+    assert before["process_open_fds",] > 0
+    fresh_client.post("/search", json={"query": "a"})
+    fresh_client.post("/search", json={"query": ""})
+    fresh_client.post("/search", content=b"{", headers={"content-type": "application/json"})
+    for path in ("/documents/music", "/documents/nix", "/a/path/nobody/knows", "/encode"):
+        fresh_client.get(path)
+    found = found_in(fresh_client)
+    kinds = ("invalid_request", "invalid_body", "document_not_found", "not_found", "method_not_allowed")
+    assert {key[1]: value for key, value in found.items() if key[0] == "errors_total"} == {
+        **{key[1]: value for key, value in before.items() if key[0] == "errors_total"},
+        **dict.fromkeys(kinds, 1),
+    }
+    requests = {key[1:]: value for key, value in found.items() if key[0] == "request_seconds_count"}
+    assert requests["/search", "200"] == requests["/search", "422"] == requests["/search", "400"] == 1
+    assert requests["/documents/{id:any}", "200"] == requests["/documents/{id:any}", "404"] == 1
+    assert requests["unknown", "404"] == 1
+    assert not any("nobody" in label for labels in requests for label in labels)
+
+
+@pytest.fixture
+def written(unconfigured: None, monkeypatch: pytest.MonkeyPatch) -> StringIO:
+    """What is logged, by the service's own configuration."""
+    stream = StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    for name in ("logThreads", "logProcesses", "logMultiprocessing"):
+        monkeypatch.setattr(logging, name, True)
+    configure_logging("info")
+    return stream
+
+
+def test_a_line_has_the_event_what_was_given_beside_it_and_the_error(written: StringIO) -> None:
+    LOG.info("%s of %d", "one", 2, extra={"leg": "dense", "odd": {1}, "none": None})
+    LOG.debug("below the level")
+    try:
+        raise ValueError("no\nsuch thing")
+    except ValueError:
+        LOG.exception("failed")
+    LOG.warning("here", stack_info=True)
+    line, failed, here = (json.loads(text) for text in written.getvalue().splitlines())
+    assert line.pop("timestamp").endswith("Z")
+    about = {"event": "one of 2", "level": "info", "logger": "a.test"}
+    assert line == about | {"leg": "dense", "odd": "{1}", "none": None}
+    assert failed["level"] == "error"
+    assert failed["exception"].startswith("Traceback")
+    assert failed["exception"].endswith("ValueError: no\nsuch thing")
+    assert "test_a_line_has_the_event" in here["stack_info"]
+
+
+def test_no_character_reaches_a_terminal_that_it_would_obey(written: StringIO) -> None:
+    text = "a\x1b[2J\x9b2J\x85\u2028b\u202egpj.exe\u2066\ufeff\u200b\x7f ü 漢 🎉"
+    LOG.info("here", extra={"path": text})
+    raw = written.getvalue().rstrip("\n")
+    assert raw.isprintable()
+    assert "ü 漢 🎉" in raw
+    assert json.loads(raw)["path"] == text
+
+
+def test_a_line_tells_of_each_request_and_cuts_long_paths(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    answers = [client.get("/livez"), client.get("/" + "x" * 10_000), client.post("/search", content=b"{")]
+    found = [vars(record) for record in caplog.records if record.name == "lightretriever.access"]
+    assert [(line["method"], line["path"], line["status"]) for line in found] == [
+        ("GET", "/livez", 200),
+        ("GET", "/" + "x" * 198 + "…", 404),
+        ("POST", "/search", 415),
+    ]
+    assert [line["request_id"] for line in found] == [answer.headers["x-request-id"] for answer in answers]
+    assert all(line["ms"] > 0 and line["levelname"] == "INFO" and line["msg"] == "request" for line in found)
+
+
+def http_scope(path: str, method: str = "GET") -> Scope:
+    return {"type": "http", "method": method, "path": path, "headers": [(b"content-type", b"application/json")]}
+
+
+def observed(metrics: Metrics, route: str, name: str = "count") -> float:
+    """Of requests that ended without an answer."""
+    labels = {"route": route, "status": "499"}
+    return metrics.registry.get_sample_value(f"lightretriever_request_seconds_{name}", labels) or 0.0
+
+
+async def never(message: Message | None = None) -> Any:
+    """Fail, as nothing is to be sent or received."""
+    raise AssertionError(message)
+
+
+def test_a_cancelled_request_is_recorded_with_the_time_it_took() -> None:
+    metrics, entered = Metrics(), asyncio.Event()
+
+    async def forever(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    async def cancel() -> None:
+        task = asyncio.create_task(Envelope(forever, lambda: metrics)(http_scope("/a"), never, never))
+        await entered.wait()
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert observed(metrics, "unknown") == 1
+    assert observed(metrics, "unknown", "sum") >= 0.015
+
+
+def test_a_client_that_leaves_while_it_sends_is_recorded_too(engine: SearchEngine) -> None:
+    app, before = create_app(engine), observed(engine.metrics, "/search")
+
+    async def leave() -> Message:
+        return {"type": "http.disconnect"}
+
+    with TestClient(app):
+        asyncio.run(app({**http_scope("/search", "POST"), "query_string": b""}, leave, never))
+    assert observed(engine.metrics, "/search") == before + 1
+
+
+def test_head_is_get_without_the_body(url: str) -> None:
+    for path in ("/", "/livez", "/readyz", "/info", "/documents/music", "/documents/nix"):
+        whole, head = httpx2.get(url + path, timeout=60), httpx2.head(url + path, timeout=60)
+        assert (head.status_code, head.content) == (whole.status_code, b""), path
+        # The body of an error has a random id, but its length is fixed.
+        for name in ("content-type", "content-length"):
+            assert head.headers[name] == whole.headers[name], path
+    answer = httpx2.head(f"{url}/encode", timeout=60)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_answers_are_written_in_a_worker_thread(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, write = list[str](), orjson.dumps
+
+    def note(answer: Any, **how: Any) -> bytes:
+        if "hits" in answer:
+            names.append(threading.current_thread().name)
+        return write(answer, **how)
+
+    monkeypatch.setattr(orjson, "dumps", note)
+    client.post("/search", json=SearchRequest(query="music").model_dump())
+    assert [name.partition("_")[0] for name in names] == ["requests"]
