@@ -1,7 +1,10 @@
-"""The calls of both clients, over a real server, and what they send and read, over one that does as it is told."""
+"""The calls of both clients, over a real server, and what they send and read, over one that does as it is told; and
+docs/client.md, whose examples run and whose tables name what there is."""
 
 import gzip
+import inspect
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.client import AnswerError, ClientError
+from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, SearchClient
+from lightretriever.service.client.documents import SCORES
 from lightretriever.service.schemas import Info, Problem, SearchResponse
 from tests.client.both import Client, Maker
 from tests.client.generate_sync import CLIENT, generated
@@ -176,24 +180,18 @@ def test_a_problem_is_told_whole(client: Client, url: str) -> None:
     assert str(error) == f"{told.detail} (422 invalid_request)"
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "says"),
-    [
+def test_another_server_is_quoted(make: Maker) -> None:
+    for status, body, says in (
         (500, b"<h1>Oh no</h1>", "<h1>Oh no</h1>"),
         (404, b"", "an empty body"),
         (418, b"\xff\xfe", "�"),
         (400, b'{"detail": "something else"}', '{"detail": "something else"}'),
         (500, b"x" * 5000, "x" * 199 + "…"),
         *((200, body, "Is this the service?") for body in (b"", b"<html>", b"[]", b'{"hits": 1}', b'{"hits": []}')),
-    ],
-)
-def test_another_server_is_quoted(make: Maker, status: int, body: bytes, says: str) -> None:
-    error, asked = failure(make, AnswerError, answer(body, status))
-    assert (error.status, error.kind, asked) == (status, "unexpected_answer", 1)
-    assert error.detail.endswith(says)
-
-
-def test_a_redirect_and_a_body_that_can_not_be_unpacked_are_told(make: Maker) -> None:
+    ):
+        error, asked = failure(make, AnswerError, answer(body, status))
+        assert (error.status, error.kind, asked) == (status, "unexpected_answer", 1)
+        assert error.detail.endswith(says)
     error, _ = failure(make, AnswerError, answer(b"", 308, location="https://search.example.org/"))
     assert "leads to 'https://search.example.org/'" in error.detail
     error, _ = failure(make, AnswerError, answer(b"no gzip", content_encoding="gzip"))
@@ -208,3 +206,44 @@ def test_an_answer_of_any_size_is_not_read(make: Maker, monkeypatch: pytest.Monk
         error, asked = failure(make, AnswerError, step)
         assert (error.kind, asked) == ("unexpected_answer", 1)
         assert "more than 8,388,608 bytes" in error.detail
+
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
+ADDRESSES = ("http://127.0.0.1:8080", "https://search.example.org/api")
+
+
+def test_the_examples_run_from_top_to_bottom(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("queries.txt").write_text("play music\ntext editor\n")
+    names: dict[str, object] = {}
+    said = []
+    for example in EXAMPLES:
+        code = example.replace('"…"', '"a-key"').replace("timeout_s=5", "timeout_s=120")
+        for address in ADDRESSES:
+            code = code.replace(address, url)
+        exec(compile(code, "docs/client.md", "exec"), names)
+        said.append(capsys.readouterr().out)
+    assert len(said) == 8
+    assert len(said[0].splitlines()) == 5
+    assert len(said[1].split()) == 2
+    assert [line.count("'") for line in said[2].splitlines()] == [200, 200]
+    assert said[4].startswith("422 invalid_request k: offset + k is 5000")
+    assert [len(names[name]) for name in ("documents", "nodes")] == [5, 5]  # type: ignore[arg-type]
+
+
+def test_the_calls_are_those_of_both_clients() -> None:
+    documented = set(re.findall(r"^\| `(\w+)\(", TEXT, flags=re.MULTILINE))
+    for client, closing in ((SearchClient, {"close"}), (AsyncSearchClient, {"aclose"})):
+        public = {name for name, _ in inspect.getmembers(client, inspect.isfunction) if name[0] != "_"}
+        assert public - closing - {"call", "send"} == documented
+
+
+def test_what_errors_and_hits_tell_is_named() -> None:
+    error = AnswerError.unexpected(500, "d")
+    told = {name for name in vars(error) if name not in ("passing", "message", "remedy")}
+    (row,) = re.findall(r"^\| `AnswerError` \|.*$", TEXT, flags=re.MULTILINE)
+    assert {name for name in told if f"`{name}`" not in row} == set()
+    assert [name for name in SCORES if f"`{name}`" not in TEXT] == []

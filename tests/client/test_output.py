@@ -12,7 +12,7 @@ from tests.client.scripted import FOUND, Scripted, answer
 from tests.service.process import ROOT
 
 CHINESE = "庆祝"
-DISK = "error: The output can't be written: No space left on device. Send it to another place.\n"
+LOST = "error: The output can't be written: {}. Send it to another place.\n"
 
 
 @pytest.fixture(scope="module")
@@ -26,51 +26,34 @@ def service() -> Iterator[str]:
 def run(*arguments: str, shell: str = '"$@"', **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a command in a process of its own, by a line of the shell."""
     command = ["bash", "-o", "pipefail", "-c", shell, "bash", sys.executable, "-m", "lightretriever.service.cli"]
-    return subprocess.run(
-        [*command, *arguments], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
+    variables = {**os.environ, **environment}
+    return subprocess.run([*command, *arguments], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
 
 
-def commands(bundle: Path, service: str) -> dict[str, list[str]]:
-    return {
-        "help": ["--help"],
-        "verify": ["verify", str(bundle)],
-        "search": ["search", CHINESE, "--url", service],
-        "search as JSON": ["search", CHINESE, "--url", service, "--json"],
-    }
+SEARCH = ["search", CHINESE, "--url", "SERVICE"]
 
 
-NAMES = list(commands(Path(), ""))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_full_disk_is_one_line_and_status_2(tiny_path: Path, service: str, name: str) -> None:
-    done = run(*commands(tiny_path, service)[name], shell='"$@" >/dev/full')
-    assert done.returncode == 2
-    assert done.stderr.endswith(DISK)
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_closed_stdout_is_one_line_and_status_2(tiny_path: Path, service: str, name: str) -> None:
-    done = run(*commands(tiny_path, service)[name], shell='"$@" >&-')
-    assert done.returncode == 2
-    assert done.stderr.endswith("error: The output can't be written: it is closed. Send it to another place.\n")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_closed_pipe_ends_a_command_without_a_word(tiny_path: Path, service: str, name: str) -> None:
-    done = run(*commands(tiny_path, service)[name], shell='"$@" | sleep 0')
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["verify", "BUNDLE"], SEARCH, [*SEARCH, "--json"]],
+    ids=["help", "verify", "search", "search as JSON"],
+)
+def test_output_that_can_not_be_written_is_one_line_and_status_2(
+    tiny_path: Path, service: str, command: list[str]
+) -> None:
+    arguments = [{"BUNDLE": str(tiny_path), "SERVICE": service}.get(word, word) for word in command]
+    for place, reason in ((">/dev/full", "No space left on device"), (">&-", "it is closed")):
+        done = run(*arguments, shell=f'"$@" {place}')
+        assert done.returncode == 2
+        assert done.stderr.endswith(LOST.format(reason))
+        assert "Traceback" not in done.stderr
+    done = run(*arguments, shell='"$@" | sleep 0')  # a closed pipe ends a command without a word
     assert done.returncode == 141
     assert "rror" not in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("name", ["verify", "search"])
-def test_without_errors_output_a_command_does_what_it_does(tiny_path: Path, service: str, name: str) -> None:
-    for ends, status in (("2>&-", 0), (">&- 2>/dev/full", 2)):
-        assert run(*commands(tiny_path, service)[name], shell=f'"$@" {ends}').returncode == status
+    if command[0] != "--help" and "--json" not in command:  # nor need there be a place for errors
+        for ends, status in (("2>&-", 0), (">&- 2>/dev/full", 2)):
+            assert run(*arguments, shell=f'"$@" {ends}').returncode == status
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""What is tried again, when, how often, and when it ends; on a server that does as it is told."""
+"""What is tried again, when, how often, and when it ends; on a server that does as it is told. And the proxies that the
+environment names."""
 
 import asyncio
 import threading
@@ -15,26 +16,20 @@ from tests.support.waiting import free_port
 from tests.support.wordings import raises
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "after", "seconds"),
-    [
-        (503, "overloaded", "1", 1),
-        (429, "rate_limited", "0", 0),
-        *((503, "not_ready", text, 0) for text in ("soon", "-1", "")),
-    ],
-)
-def test_retry_after_is_waited_for(make: Maker, status: int, kind: str, after: str, seconds: int) -> None:
-    with Scripted(problem(status, kind, retry_after=after), answer()) as server, make(server.url) as client:
-        assert client.search("music").hits
-    assert server.gaps[0] >= seconds
-    assert server.seen[0]["body"] == server.seen[1]["body"] == b'{"query":"music"}'
+def test_retry_after_is_waited_for(make: Maker) -> None:
+    told = [(503, "overloaded", "1", 1), (429, "rate_limited", "0", 0)]
+    for status, kind, after, seconds in [*told, *((503, "not_ready", text, 0) for text in ("soon", "-1", ""))]:
+        with Scripted(problem(status, kind, retry_after=after), answer()) as server, make(server.url) as client:
+            assert client.search("music").hits
+        assert server.gaps[0] >= seconds
+        assert server.seen[0]["body"] == server.seen[1]["body"] == b'{"query":"music"}'
 
 
-@pytest.mark.parametrize("failure", [hang_up, break_off, answer(b"Bad Gateway", 502)], ids=["hang up", "break", "502"])
-def test_a_connection_that_breaks_is_made_again(make: Maker, failure: Step) -> None:
-    with Scripted(failure, failure, answer()) as server, make(server.url) as client:
-        assert client.search("music").hits
-    assert len(server.seen) == 3
+def test_a_connection_that_breaks_is_made_again(make: Maker) -> None:
+    for broken in (hang_up, break_off, answer(b"Bad Gateway", 502)):
+        with Scripted(broken, broken, answer()) as server, make(server.url) as client:
+            assert client.search("music").hits
+        assert len(server.seen) == 3
 
 
 def test_attempts_end(make: Maker) -> None:
@@ -45,10 +40,10 @@ def test_attempts_end(make: Maker) -> None:
     assert asked == 2
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422, 500, 504])
-def test_what_would_fail_again_is_not_tried_again(make: Maker, status: int) -> None:
-    error, asked = failure(make, AnswerError, problem(status, "some_kind", retry_after="1"), answer())
-    assert (error.status, asked) == (status, 1)
+def test_what_would_fail_again_is_not_tried_again(make: Maker) -> None:
+    for status in (400, 401, 403, 404, 408, 409, 413, 422, 500, 504):
+        error, asked = failure(make, AnswerError, problem(status, "some_kind", retry_after="1"), answer())
+        assert (error.status, asked) == (status, 1)
 
 
 def test_no_wait_goes_beyond_the_deadline(make: Maker) -> None:
@@ -108,3 +103,50 @@ def test_cancelled_calls_end_at_once_and_leave_their_connections(gate: threading
     with Scripted(waiting, *[stall_until(gate)] * 100, answer()) as server:
         asyncio.run(cancelled(server.url, server))
         gate.set()
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment that names no proxy yet."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_a_proxy_is_asked(make: Maker, no_proxies: pytest.MonkeyPatch, variable: str, scheme: str) -> None:
+    with Scripted(answer()) as proxy:
+        no_proxies.setenv(variable, proxy.url.replace("http://", scheme))
+        with make("http://search.invalid:8080") as client:
+            assert client.search("music").hits[0].id == "a"
+        assert proxy.seen[0]["path"] == "http://search.invalid:8080/search"
+
+
+@pytest.mark.parametrize("exempt", ["127.0.0.1", "*", "example.org, 127.0.0.1", ".0.0.1", "{host}"])
+def test_hosts_without_a_proxy(make: Maker, no_proxies: pytest.MonkeyPatch, exempt: str) -> None:
+    with Scripted(answer()) as server:
+        no_proxies.setenv("ALL_PROXY", "http://127.0.0.1:1")
+        no_proxies.setenv("NO_PROXY", exempt.format(host=server.url.removeprefix("http://")))
+        with make(server.url) as client:
+            assert client.search("music").hits[0].id == "a"
+
+
+def test_a_dead_proxy_and_one_that_refuses(make: Maker, no_proxies: pytest.MonkeyPatch) -> None:
+    no_proxies.setenv("HTTP_PROXY", f"http://user:secret@127.0.0.1:{free_port()}")
+    with Scripted(answer({}, 403)) as proxy:
+        no_proxies.setenv("HTTPS_PROXY", proxy.url)
+        for url in ("http://search.invalid", "https://search.invalid"):
+            with make(url, attempts=1) as client, raises(UnreachableError, naming="HTTP_PROXY") as error:
+                client.search("music")
+            assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://user:secret@h:1", "ftp://user:secret@h:1", "http://a:b:c", "socks4://h:1"])
+def test_what_is_no_proxy(make: Maker, no_proxies: pytest.MonkeyPatch, proxy: str) -> None:
+    """Without the package socksio, SOCKS is none."""
+    no_proxies.setenv("HTTP_PROXY", proxy)
+    with raises(ClientError, naming="unset HTTP_PROXY") as error:
+        make("http://search.invalid")
+    assert "secret" not in str(error.value)

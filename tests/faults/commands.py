@@ -25,7 +25,7 @@ FORKS.set_forkserver_preload(
         "lightretriever.artifacts.evaluation.evaluate",
         "lightretriever.artifacts.pipeline.stages",
         "lightretriever.artifacts.training.loop",
-        "tests.faults.test_live_kill",
+        "tests.faults.test_kill",
     ]
 )
 """Of all tests in one process: what is forked begins in milliseconds."""
