@@ -24,20 +24,21 @@ EVERY = sorted({*PAGES, *ROOT.glob("*.md")})
 
 
 @pytest.mark.parametrize("page", EVERY, ids=page_name)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
-    assert broken_links(page) == []
-
-
-def broken_links(page: Path) -> list[str]:
-    found = []
+def test_links_files_and_make_targets_exist(page: Path) -> None:
+    """A path in backticks below one of the repository's folders is there, or made by `make demo`."""
     for link in links(page):
         parts = urlsplit(link)
         if parts.scheme or parts.netloc:
             continue
         target = page if not parts.path else (page.parent / unquote(parts.path)).resolve()
-        if not target.exists() or (parts.fragment and unquote(parts.fragment) not in anchors(target)):
-            found.append(link)
-    return found
+        assert target.exists(), link
+        assert not parts.fragment or unquote(parts.fragment) in anchors(target), link
+    text = page.read_text("utf-8")
+    rooms = "artifacts|service|loadtest|demo|deploy|docs|recipes|research|tests"
+    mentioned = re.findall(rf"`((?:{rooms})/[\w./-]+)`", text)
+    assert [path for path in mentioned if path != "demo/bundle" and not (ROOT / path).exists()] == []
+    known = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert set(re.findall(r"(?:^|`)(?:PORT=\d+ )?make (\w+)", text, flags=re.MULTILINE)) <= set(known)
 
 
 def test_the_start_page_leads_to_every_page() -> None:
@@ -50,24 +51,6 @@ def test_blocks_are_read_as_they_stand() -> None:
     found = blocks(ROOT / "docs" / "tutorial.md")
     assert ("sh", "deploy/install/install pipeline\n") in found
     assert {block.language for block in found} == {"sh", "text", "json"}
-
-
-@pytest.mark.parametrize("page", EVERY, ids=page_name)
-def test_mentioned_files_exist(page: Path) -> None:
-    """A path in backticks below one of the repository's folders is there, or made by `make demo`."""
-    mentioned = re.findall(
-        r"`((?:artifacts|service|loadtest|demo|deploy|docs|recipes|research|tests)/[\w./-]+)`", page.read_text("utf-8")
-    )
-    assert [path for path in mentioned if path != "demo/bundle" and not (ROOT / path).exists()] == []
-
-
-@pytest.mark.parametrize("page", EVERY, ids=page_name)
-def test_make_targets_exist(page: Path) -> None:
-    known = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
-    mentioned = set(
-        re.findall(r"(?:^|`)(?:PORT=\d+ )?make (\w+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    )
-    assert mentioned <= known
 
 
 def test_make_alone_lists_every_target() -> None:

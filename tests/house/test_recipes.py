@@ -56,11 +56,8 @@ NOT_FOR_SHIPPING = ("non-commercial", "research only", "CC-BY-NC")
 LAYERS, HIDDEN, DIMENSION = 12, 576, 384  # those that are read, of SmolLM2-135M; of the bi-encoder that it follows
 
 
-def test_the_adapter_is_small_enough_for_git() -> None:
+def test_the_adapter_is_small_and_peft_reads_it() -> None:
     assert sum(file.stat().st_size for file in ADAPTER.iterdir()) < 20e6
-
-
-def test_peft_reads_the_adapter() -> None:
     config = LoraConfig.from_pretrained(str(ADAPTER))
     assert config.base_model_name_or_path == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert config.target_modules is not None

@@ -77,28 +77,19 @@ def test_other_methods(client: TestClient) -> None:
         assert allowed in problem["detail"]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "ꙮ ᚠᛇᚻ 𒀀𒁀 ⠓⠑⠇⠇⠕",
-        "🎵🧑‍🚀🏳️‍🌈",
-        "\u0000\u0001\x7f",
-        "\u202eright to left",
-        "ﷺ" * 500,
-        "e" + "\u0301" * 500,
-        "<|endoftext|><|im_start|>",
-        '"; DROP TABLE documents; --',
-        "<script>alert(1)</script>",
-        "a " * 4_999,
-        " ".join(str(number) for number in range(2_000)),
-    ],
+ODD = (
+    *("ꙮ ᚠᛇᚻ 𒀀𒁀 ⠓⠑⠇⠇⠕", "🎵🧑‍🚀🏳️‍🌈", "\u0000\u0001\x7f", "\u202eright to left", "ﷺ" * 500, "e" + "\u0301" * 500),
+    *("<|endoftext|><|im_start|>", '"; DROP TABLE documents; --', "<script>alert(1)</script>", "a " * 4_999),
+    " ".join(str(number) for number in range(2_000)),
 )
-def test_odd_queries_are_answered(client: TestClient, query: str) -> None:
-    for mode in ("hybrid", "dense", "sparse"):
-        answer = client.post("/search", json={"query": query, "mode": mode})
-        assert answer.status_code == 200
-        assert answer.json()["degraded"] == []
-    assert client.post("/encode", json={"text": query}).status_code == 200
+
+
+def test_odd_queries_are_answered(client: TestClient) -> None:
+    for query in ODD:
+        for mode in ("hybrid", "dense", "sparse"):
+            answer = client.post("/search", json={"query": query, "mode": mode})
+            assert (answer.status_code, answer.json()["degraded"]) == (200, []), query
+        assert client.post("/encode", json={"text": query}).status_code == 200
 
 
 def test_a_body_of_too_many_values_is_not_read(client: TestClient) -> None:
@@ -207,9 +198,9 @@ def test_what_to_write_instead_is_told(client: TestClient, fields: dict[str, obj
     assert remedy in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("text", ["caf%E9", "%FF", "a%C3", "%ED%A0%80", "caf%e9+au+lait"])
-def test_an_address_that_is_not_utf_8_is_refused(client: TestClient, text: str) -> None:
-    answer = client.get(f"/search?q={text}")
-    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "q")
-    assert "UTF-8" in answer.json()["detail"]
+def test_an_address_that_is_not_utf_8_is_refused(client: TestClient) -> None:
+    for text in ("caf%E9", "%FF", "a%C3", "%ED%A0%80", "caf%e9+au+lait"):
+        answer = client.get(f"/search?q={text}")
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "q")
+        assert "UTF-8" in answer.json()["detail"]
     assert client.get("/search?q=caf%C3%A9").status_code == 200

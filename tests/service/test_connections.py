@@ -2,7 +2,6 @@
 
 import signal
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -54,29 +53,21 @@ def test_connections_are_kept_for_longer_than_proxies_keep_theirs() -> None:
     assert Settings().keep_alive_s > 60
 
 
-@pytest.fixture
-def hasty(tiny_path: Path) -> Iterator[str]:
-    with live_bundles(tiny_path, keep_alive_s=1) as url:
-        yield url
-
-
-@pytest.mark.parametrize("sent", [b"", LIVE, LIVE + LIVE, LIVE + LIVE[:-2], LIVE[:20]])
-def test_a_connection_without_another_request_is_closed_after_keep_alive_s(hasty: str, sent: bytes) -> None:
-    with closing(dial(hasty)) as connection:
-        connection.sendall(sent)
-        answers = received(connection)
-    assert answers.count(b"HTTP/1.1 200 OK") == sent.count(b"\r\n\r\n")
-
-
-def test_a_head_that_dribbles_does_not_hold_a_connection(hasty: str) -> None:
+def test_a_connection_without_a_whole_request_is_closed_after_keep_alive_s(tiny_path: Path) -> None:
     def dribble(connection: socket.socket) -> None:
         connection.sendall(LIVE[:-2])
         while True:
             connection.sendall(b"x: y\r\n")
             sleep(0.1)
 
-    with closing(dial(hasty)) as connection, pytest.raises(ConnectionError):
-        dribble(connection)
+    with live_bundles(tiny_path, keep_alive_s=1) as hasty:
+        for sent in (b"", LIVE, LIVE + LIVE, LIVE + LIVE[:-2], LIVE[:20]):
+            with closing(dial(hasty)) as connection:
+                connection.sendall(sent)
+                answers = received(connection)
+            assert answers.count(b"HTTP/1.1 200 OK") == sent.count(b"\r\n\r\n")
+        with closing(dial(hasty)) as connection, pytest.raises(ConnectionError):
+            dribble(connection)
 
 
 def test_a_connection_that_was_idle_for_seconds_is_still_there(url: str) -> None:
@@ -86,16 +77,14 @@ def test_a_connection_that_was_idle_for_seconds_is_still_there(url: str) -> None
         assert ask(connection, SEARCH).startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.fixture
-def narrow(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server of eight connections."""
+def test_the_connections_that_wait_longest_make_room(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they had a request or not. The last ones are answered, and so is one that works."""
     monkeypatch.setattr(Connection, "limit", 8)
     with live_bundles(tiny_path) as url:
-        yield url
+        assert_the_last_are_answered(url)
 
 
-def test_of_many_new_connections_the_last_ones_are_answered_and_so_is_one_that_works(narrow: str) -> None:
-    """The connections that wait longest for a request make room, whether they had one or not."""
+def assert_the_last_are_answered(narrow: str) -> None:
     idle = [dial(narrow) for _ in range(8)]
     for connection in idle[:4]:
         ask(connection)
@@ -109,10 +98,7 @@ def test_of_many_new_connections_the_last_ones_are_answered_and_so_is_one_that_w
         assert busy.recv(100).startswith(b"HTTP/1.1 200 ")
     for connection in (*idle, *silent):
         connection.close()
-
-
-def test_the_connection_that_is_idle_for_longest_makes_room(narrow: str) -> None:
-    idle = [dial(narrow) for _ in range(8)]
+    idle = [dial(narrow) for _ in range(8)]  # of connections that had requests, the one that is idle for longest goes
     for connection in idle:
         ask(connection)
     ask(idle[0])  # now the second one is
@@ -188,13 +174,3 @@ def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None
     assert [client.lost for client in clients[:8]] == [0] * 8
     assert max(client.lost for client in clients) <= 1  # a connection that was not taken yet
     assert [client.told for client in clients[:8]] == [1] * 8
-
-
-def test_idle_connections_do_not_hold_up_the_stop(tiny_path: Path) -> None:
-    with Server(tiny_path) as server:
-        port = server.port
-        with closing(dial(port)) as silent, closing(dial(port)) as idle:
-            ask(idle)
-            assert server.stop()[0] == 0
-            assert is_closed(silent)
-            assert is_closed(idle)

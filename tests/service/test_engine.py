@@ -14,7 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.errors import DocumentNotFoundError, NotReadyError
-from lightretriever.service.schemas import EncodeRequest, LinearFusion, SearchRequest, SearchResponse, Weights
+from lightretriever.service.schemas import EncodeRequest, LinearFusion, SearchRequest, Weights
 from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
@@ -73,12 +73,6 @@ def test_encode_shows_what_the_legs_see(engine: SearchEngine, corpus: Corpus) ->
     assert {int(term.term): term.count for term in answer.terms} == counts
     assert [term.text for term in answer.terms] == [corpus.tokenizer.token(int(term.term)) for term in answer.terms]
     assert max(counts.values()) > 1
-
-
-def test_a_batch_answers_like_single_searches_in_order(engine: SearchEngine) -> None:
-    requests = [SearchRequest(query=query, k=5) for query in QUERIES]
-    answers = [SearchResponse.model_validate(answer()) for answer in engine.batch(requests)]
-    assert [answer.hits for answer in answers] == [engine.search(request).hits for request in requests]
 
 
 def test_concurrent_searches_answer_like_serial_ones(engine: SearchEngine) -> None:

@@ -15,11 +15,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.errors import DeadlineError, InvalidRequestError, SearchFailedError, SettingsError
+from lightretriever.service.errors import DeadlineError, InvalidRequestError, SearchFailedError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import load_settings
 from tests.client.scripted import Scripted, answer
 from tests.service.conftest import SETTINGS
 from tests.service.test_swap import flip, reload
@@ -217,14 +216,6 @@ def test_a_redirect_is_not_followed_with_the_key(engine_with_model: SearchEngine
     model.answer = lambda _: (302, {"location": model.url})
     assert search(engine_with_model).degraded == ["rerank"]
     assert len(model.asked) == 1
-
-
-@pytest.mark.parametrize("url", ["http://user:s3cret@host/rerank", "ftp://host/rerank", "http://", "http:///rerank"])
-def test_an_address_without_secrets_is_needed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIGHTRETRIEVER_RERANK_URL", url)
-    with raises(SettingsError, naming="rerank_url") as refused:
-        load_settings()
-    assert "s3cret" not in str(refused.value)
 
 
 def test_sorted_candidates_are_not_reranked(tmp_path: Path, model: Model) -> None:

@@ -67,36 +67,25 @@ def test_pinned_documents_come_first_and_hidden_ones_never(client: TestClient, m
     assert [one for page in pages for one in ids(page)] == ids(answer)
 
 
-def test_the_other_documents_keep_their_order(client: TestClient, words_client: TestClient) -> None:
+def test_rules_go_with_filters_groups_and_an_order_and_other_documents_keep_theirs(
+    client: TestClient, words_client: TestClient
+) -> None:
     with_rules = ids(ask(client, "play music", mode="sparse", k=50))
     others = ids(ask(words_client, "play music", mode="sparse", k=100))
     assert with_rules[2:] == [one for one in others if one not in ("cjk", "doc-60", "music", "doc-13")][:48]
-
-
-def test_pinned_documents_have_to_pass_the_filter(client: TestClient) -> None:
-    answer = ask(client, "PLAY music", filter={"field": "year", "gte": 2001})
-    assert answer["rules"]["pinned"] == ["doc-60"]
-    assert ids(answer)[0] == "doc-60"
-    assert "cjk" not in ids(answer)
-
-
-def test_a_field_that_gives_the_order_comes_before_rules(client: TestClient) -> None:
-    answer = ask(client, "play music", sort={"field": "year", "order": "desc"}, k=50)
-    years = [hit["fields"]["year"] for hit in answer["hits"]]
+    filtered = ask(client, "PLAY music", filter={"field": "year", "gte": 2001})
+    assert filtered["rules"]["pinned"] == ["doc-60"]
+    assert ids(filtered)[0] == "doc-60"
+    assert "cjk" not in ids(filtered)
+    ordered = ask(client, "play music", sort={"field": "year", "order": "desc"}, k=50)
+    years = [hit["fields"]["year"] for hit in ordered["hits"]]
     assert years == sorted(years, reverse=True)
-    assert answer["rules"]["pinned"] == []
-    assert not {"music", "doc-13"} & {*ids(answer)}
-
-
-def test_groups_begin_with_pinned_documents(client: TestClient) -> None:
-    grouped = ask(client, "play music", group_by="year", k=5)
-    assert ids(grouped)[:2] == ["cjk", "doc-60"]
-
-
-def test_words_that_all_have_to_be_there(client: TestClient) -> None:
-    assert ids(ask(client, "large games of CHESS"))[0] == "doc-60"
-    assert "rules" not in ask(client, "large game of chess")
-    assert "rules" not in ask(client, "only elsewhere")
+    assert ordered["rules"]["pinned"] == []
+    assert not {"music", "doc-13"} & {*ids(ordered)}
+    assert ids(ask(client, "play music", group_by="year", k=5))[:2] == ["cjk", "doc-60"]
+    assert ids(ask(client, "large games of CHESS"))[0] == "doc-60"  # words that all have to be there
+    for query in ("large game of chess", "only elsewhere"):
+        assert "rules" not in ask(client, query)
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])

@@ -95,19 +95,21 @@ def test_info_and_metrics_tell_which_variant_is_served(engine: SearchEngine, idf
 
 def of_bytes(texts: list[str]) -> Tokenizer:
     """As Qwen and GPT-2: a space is part of the token behind it."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, show_progress=False))
-    return tokenizer
+    return trained(texts, pre_tokenizers.ByteLevel(add_prefix_space=False))
 
 
 def of_pieces(texts: list[str]) -> Tokenizer:
     """As Llama-2 and Mistral: a space is put before each text."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, show_progress=False))
+    tokenizer = trained(texts, pre_tokenizers.Metaspace())
     tokenizer.pre_tokenizer = None
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return tokenizer
+
+
+def trained(texts: list[str], splitter: pre_tokenizers.PreTokenizer) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = splitter
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=400, show_progress=False))
     return tokenizer
 
 
