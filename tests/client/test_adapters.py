@@ -226,18 +226,15 @@ def test_a_field_that_is_called_like_a_score_is_kept_under_another_name() -> Non
     assert document_of("a", "t", {"score": "A+"}, "body")["fields"] == {"score": "A+", "body": "t"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "text_field", "text"),
-    [
+def test_the_text_of_a_document() -> None:
+    for fields, text_field, text in (
         ({"text": "t", "title": "T"}, "text", "t"),
         ({"text": "", "title": "T"}, "text", "T"),
         ({}, "text", ""),
         ({"text": "t", "body": 5}, "body", "5"),
-    ],
-)
-def test_the_text_of_a_document(fields: dict[str, Any], text_field: str, text: str) -> None:
-    response = SearchResponse.model_validate_json(json.dumps({**FOUND, "hits": [{**HIT, "fields": fields}]}))
-    assert [found for _, found, _ in texts_of(response, text_field)] == [text]
+    ):
+        response = SearchResponse.model_validate_json(json.dumps({**FOUND, "hits": [{**HIT, "fields": fields}]}))
+        assert [found for _, found, _ in texts_of(response, text_field)] == [text]
 
 
 @pytest.mark.parametrize("name", ["langchain", "llama_index", "haystack"])

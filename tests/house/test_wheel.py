@@ -73,16 +73,12 @@ def test_the_demo_is_a_wheel_of_its_own(installed: Path, tmp_path: Path) -> None
     said(installed / "lightretriever", "verify", str(tmp_path / "demo"), place=tmp_path)
 
 
-def test_it_brings_the_command_and_the_licence(members: dict[str, bytes]) -> None:
+def test_it_brings_the_command_the_licence_and_light_dependencies(members: dict[str, bytes]) -> None:
     parts = {name.partition(".dist-info/")[2]: data for name, data in members.items() if ".dist-info/" in name}
     assert "lightretriever = lightretriever.service.cli:main" in parts["entry_points.txt"].decode()
     assert parts["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
     assert "licenses/NOTICE" in parts
-
-
-def test_its_dependencies_are_light(members: dict[str, bytes]) -> None:
-    (metadata,) = (name for name in members if name.endswith(".dist-info/METADATA"))
-    lines = members[metadata].decode().splitlines()
+    lines = parts["METADATA"].decode().splitlines()
     needed = [line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert needed
     assert not [line for line in needed if any(heavy in line for heavy in ("torch", "transformers", "pyserini"))]
@@ -124,7 +120,7 @@ def said(*command: str | Path, place: Path) -> str:
     return done.stdout
 
 
-def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -> None:
+def test_an_installation_has_the_public_names_the_command_and_no_other_name(installed: Path, tmp_path: Path) -> None:
     lines = [
         "import lightretriever",
         "from lightretriever import AsyncSearchClient, Bundle, SearchClient, SearchEngine",
@@ -133,15 +129,9 @@ def test_an_installation_has_the_public_names(installed: Path, tmp_path: Path) -
     file, *names = said(installed / "python", "-c", "\n".join(lines), place=tmp_path).split()
     assert Path(file).is_relative_to(installed.parent)
     assert names == ["open", "search"]
-
-
-def test_an_installation_has_the_command(installed: Path, tmp_path: Path) -> None:
     done = run(installed / "lightretriever", "--help", place=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert {"serve", "build", "search"} <= set(done.stdout.split())
-
-
-@pytest.mark.parametrize("name", ["artifacts", "loadtest", "service"])
-def test_an_installation_owns_no_other_name(name: str, installed: Path, tmp_path: Path) -> None:
-    done = run(installed / "python", "-c", f"import {name}", place=tmp_path)
-    assert f"ModuleNotFoundError: No module named '{name}'" in done.stderr
+    for name in ("artifacts", "loadtest", "service"):
+        done = run(installed / "python", "-c", f"import {name}", place=tmp_path)
+        assert f"ModuleNotFoundError: No module named '{name}'" in done.stderr

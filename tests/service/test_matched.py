@@ -2,10 +2,8 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -75,35 +73,25 @@ def levels(
     tokenizer = bundle.tokenizer()
     vocabulary = bundle.vocabulary(tokenizer) if terms else None
     encoder = QueryEncoder(tokenizer, {"search": bundle.table("search")}, vocabulary)
-    found = matches(
-        match,
-        query,
-        table,
-        encoder,
-        shares,
-        None if shares is None else shares.max(axis=0),
-    )
+    found = matches(match, query, table, encoder, shares, shares.max(axis=0))
     assert found is not None
     return [None if level < 0 else LEVELS[level] for level in found.tolist()]
 
 
-@pytest.mark.parametrize(
-    ("query", "share", "level"),
-    [
-        ("bababa", 0.5, "none"),  # the tokenizer knows the word, and no document has it
+def test_without_a_word_of_the_query_in_any_document_less_matches(meaningful_bundle: Bundle) -> None:
+    """Nor is a word that the tokenizer lacks in one. Where terms are tokens, or no words were searched, the dense score
+    alone decides."""
+    for query, share, level in (
+        ("bababa", 0.5, "none"),
         ("the bababa", 1.1, "weak"),
-        ("xkjdh", 1.1, "none"),  # nor does the tokenizer
+        ("xkjdh", 1.1, "none"),
         ("the xkjdh", 1.1, "none"),
-    ],
-)
-def test_without_a_word_of_the_query_in_any_document_less_matches(
-    meaningful_bundle: Bundle, query: str, share: float, level: str
-) -> None:
-    assert levels(meaningful_bundle, query, [share, 0.0], [[0.0], [0.0]]) == [level, "none"]
-    # Where terms are tokens, or no words were searched, the dense score alone decides.
-    alone = ["strong" if share >= 1 else "weak", "weak"]
-    assert levels(meaningful_bundle, query, [share, 0.0], [[0.0], [0.0]], terms=False) == alone
-    assert levels(meaningful_bundle, query, [share, 0.0], [[0.0], [0.0]], "dense") == alone
+    ):
+        scores = [share, 0.0], [[0.0], [0.0]]
+        assert levels(meaningful_bundle, query, *scores) == [level, "none"]
+        alone = ["strong" if share >= 1 else "weak", "weak"]
+        assert levels(meaningful_bundle, query, *scores, terms=False) == alone
+        assert levels(meaningful_bundle, query, *scores, "dense") == alone
 
 
 def test_a_strong_match_has_the_rare_words_of_the_query(meaningful_bundle: Bundle) -> None:
@@ -132,33 +120,19 @@ def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
     assert len({page["hits"][0]["matched"] for page in pages}) > 1
 
 
-@pytest.mark.parametrize(
-    ("query", "fields", "reason"),
-    [
-        ("bicycle", {"mode": "sparse"}, "the dense leg is not searched"),
-        (
-            "bicycle",
-            {"fusion": {"method": "linear", "weights": {"dense": 0, "sparse": 1}}},
-            "the dense leg is not searched",
-        ),
-        ("bicycling", {}, "no tokens of the dense leg"),
-    ],
-)
-def test_an_answer_says_why_it_is_not_judged(
-    meaning: TestClient, query: str, fields: dict[str, Any], reason: str
-) -> None:
-    answer = ask(meaning, query, **fields)
-    assert answer["hits"]
-    assert "matched" not in answer
-    assert reason in answer["unjudged"]
-    assert not any("matched" in hit for hit in answer["hits"])
-
-
-def test_a_bundle_without_thresholds_fields_and_spellings_says_nothing_of_them(client: TestClient) -> None:
-    answer = ask(client, "music")
-    assert "matched" not in answer
-    assert "no thresholds" in answer["unjudged"]
-    assert not any("matched" in hit for hit in answer["hits"])
+def test_an_answer_says_why_it_is_not_judged(meaning: TestClient, client: TestClient) -> None:
+    words_alone = {"fusion": {"method": "linear", "weights": {"dense": 0, "sparse": 1}}}
+    for service, query, fields, reason in (
+        (meaning, "bicycle", {"mode": "sparse"}, "the dense leg is not searched"),
+        (meaning, "bicycle", words_alone, "the dense leg is not searched"),
+        (meaning, "bicycling", {}, "no tokens of the dense leg"),
+        (client, "music", {}, "no thresholds"),
+    ):
+        answer = ask(service, query, **fields)
+        assert answer["hits"]
+        assert "matched" not in answer
+        assert reason in answer["unjudged"]
+        assert not any("matched" in hit for hit in answer["hits"])
     info = client.get("/info").json()
     assert not {"matched", "spelling"} & info.keys()
     assert info["filters"] == {}

@@ -63,25 +63,14 @@ def test_every_route_is_described(description: dict[str, Any]) -> None:
             assert description["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]["examples"]
 
 
-def test_every_reference_leads_to_a_schema(description: dict[str, Any]) -> None:
+def test_references_addresses_kinds_and_limits(description: dict[str, Any]) -> None:
+    """Addresses lead to a collection, and through a proxy that takes a prefix off."""
     names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(description)))
     assert names <= description["components"]["schemas"].keys()
     assert {"SearchRequest", "DocumentTerms", "Problem"} <= names
-
-
-def test_addresses_are_those_beside_the_description(description: dict[str, Any]) -> None:
-    """So that they lead to a collection, and through a proxy that takes a prefix off."""
     assert description["servers"] == [{"url": "."}]
-
-
-def test_every_error_kind_is_listed(description: dict[str, Any]) -> None:
-    listed = description["x-error-kinds"]
-    assert {kind: error["statuses"] for kind, error in listed.items()} == {
-        kind: KINDS[kind].statuses() for kind in KINDS
-    }
-
-
-def test_the_limits_are_those_of_the_settings(description: dict[str, Any]) -> None:
+    listed = {kind: error["statuses"] for kind, error in description["x-error-kinds"].items()}
+    assert listed == {kind: error.statuses() for kind, error in KINDS.items()}
     search = description["components"]["schemas"]["SearchRequest"]["properties"]
     assert search["query"]["maxLength"] == 10_000
     assert search["k"]["maximum"] == search["candidates"]["anyOf"][0]["maximum"] == 1_000

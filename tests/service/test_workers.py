@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
-from typing import Any
 
 import httpx2
 import pytest
@@ -114,10 +113,8 @@ def assert_counted_together(server: Server, bundle: Bundle) -> None:
         assert found["ready",] == 1
         assert found["documents",] == 120
         wait_until(lambda: samples(url)["requests_in_flight",] == 1)  # this one; the last may not be over quite yet
-        assert {key[1]: value for key, value in found.items() if key[0] == "abandoned_calls"} == {
-            "dense": 0,
-            "requests": 0,
-        }
+        abandoned = {key[1]: value for key, value in found.items() if key[0] == "abandoned_calls"}
+        assert abandoned == {"dense": 0, "requests": 0}
         (info,) = [key for key in found if key[0] == "bundle_info"]
         assert bundle.manifest.digest in info
     status = [Path(f"/proc/{pid}/status").read_text() for pid in children(server)]
@@ -193,26 +190,19 @@ def test_a_reload_reaches_a_worker_that_is_still_opening_the_version_before(plac
         assert versions_of(place, url) == {"two"}
 
 
-@pytest.mark.parametrize(
-    ("granted", "gib", "settings", "count", "reason"),
-    [
-        (1, 8.0, {}, 1, None),
-        (2, 8.0, {}, 2, None),
-        (64, 8.0, {}, 4, None),
-        (4, 1.7, {}, 3, "each needs 512 MiB of memory"),
-        (4, 0.25, {}, 1, "each needs 512 MiB of memory"),
-        (4, 8.0, {"recipe": Path("recipe.yaml")}, 1, "each process would load the model of the recipe"),
-        (4, 8.0, {"live": Path("live")}, 1, "each process keeps what was written in its own memory"),
-    ],
-)
-def test_how_many_processes_serve_by_default(
-    granted: int, gib: float, settings: dict[str, Any], count: int, reason: str | None
-) -> None:
-    assert automatic_workers(Settings(**settings), granted, int(gib * 2**30)) == (count, reason)
-
-
-def test_one_process_serves_without_a_temporary_folder() -> None:
-    """No file may have a byte, so no folder for temporary files can be used."""
+def test_how_many_processes_serve_by_default() -> None:
+    """One where no file may have a byte, so that no folder for temporary files can be used."""
+    memory, model = "each needs 512 MiB of memory", "each process would load the model of the recipe"
+    for granted, gib, settings, expected in (
+        (1, 8.0, {}, (1, None)),
+        (2, 8.0, {}, (2, None)),
+        (64, 8.0, {}, (4, None)),
+        (4, 1.7, {}, (3, memory)),
+        (4, 0.25, {}, (1, memory)),
+        (4, 8.0, {"recipe": Path("recipe.yaml")}, (1, model)),
+        (4, 8.0, {"live": Path("live")}, (1, "each process keeps what was written in its own memory")),
+    ):
+        assert automatic_workers(Settings.model_validate(settings), granted, int(gib * 2**30)) == expected
     script = (
         "from lightretriever.service.serving.workers import automatic_workers;"
         "from lightretriever.service.settings import Settings;"

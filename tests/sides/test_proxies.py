@@ -72,10 +72,9 @@ def caddy(site: str, port: int, folder: Path) -> Iterator[None]:
 def haproxy(proxies: str, port: int, folder: Path) -> Iterator[None]:
     """Run HAProxy with frontends and backends, until `port` is listened at."""
     folder.mkdir(exist_ok=True)
-    config = folder / "haproxy.cfg"
     times = "defaults\n    mode http\n    timeout connect 5s\n    timeout client 60s\n    timeout server 60s\n"
-    config.write_text(times + proxies + "\n")
-    with _running([_program("haproxy"), "-db", "-f", str(config)], port):
+    (folder / "haproxy.cfg").write_text(times + proxies + "\n")
+    with _running([_program("haproxy"), "-db", "-f", str(folder / "haproxy.cfg")], port):
         yield
 
 
