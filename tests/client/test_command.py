@@ -1,25 +1,27 @@
-"""`lightretriever search` as a user has it: a process, its output, its exit status."""
+"""`lightretriever search` as a user has it: a process, its output and where that goes, its exit status; what the client
+loads, and that the list client.txt is all it takes."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import httpx2
 import pytest
+from packaging.utils import canonicalize_name
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.schemas import SearchResponse
 from lightretriever.service.terminal import lines as lines_of
 from tests.client.scripted import FOUND, HIT, Scripted, answer, hang_up, problem
 from tests.service.live import live_bundles
+from tests.service.process import ROOT
 from tests.support.commands import Done, run_command
 from tests.support.keys import keys_file
 from tests.support.written import ENTRIES, KEY
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def search(*arguments: str) -> Done:
@@ -178,3 +180,140 @@ def test_the_part_of_a_text_with_the_query_is_asked_for_but_as_json_and_shown() 
     assert "     …plays music [2J on" in rendered({"hits": [found]})
     longer = {**found, "fields": {"text": "and plays music in the terminal, all day and all night"}}
     assert "     …plays music [2J on…" in rendered({"hits": [longer]})
+
+
+CHINESE = "庆祝"
+LOST = "error: The output can't be written: {}. Send it to another place.\n"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    """A service whose hits no ASCII text has."""
+    hit = {**FOUND["hits"][0], "id": CHINESE, "fields": {"title": CHINESE, "text": CHINESE * 100}}  # type: ignore[index]
+    with Scripted(*[answer({**FOUND, "hits": [hit] * 500})] * 100) as server:
+        yield server.url
+
+
+def redirected(*arguments: str, shell: str = '"$@"', **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command in a process of its own, by a line of the shell."""
+    command = ["bash", "-o", "pipefail", "-c", shell, "bash", sys.executable, "-m", "lightretriever.service.cli"]
+    variables = {**os.environ, **environment}
+    return subprocess.run([*command, *arguments], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+
+
+SEARCH = ["search", CHINESE, "--url", "SERVICE"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["--help"], ["verify", "BUNDLE"], SEARCH, [*SEARCH, "--json"]],
+    ids=["help", "verify", "search", "search as JSON"],
+)
+def test_output_that_can_not_be_written_is_one_line_and_status_2(
+    tiny_path: Path, service: str, command: list[str]
+) -> None:
+    arguments = [{"BUNDLE": str(tiny_path), "SERVICE": service}.get(word, word) for word in command]
+    for place, reason in ((">/dev/full", "No space left on device"), (">&-", "it is closed")):
+        done = redirected(*arguments, shell=f'"$@" {place}')
+        assert done.returncode == 2
+        assert done.stderr.endswith(LOST.format(reason))
+        assert "Traceback" not in done.stderr
+    done = redirected(*arguments, shell='"$@" | sleep 0')  # a closed pipe ends a command without a word
+    assert done.returncode == 141
+    assert "rror" not in done.stderr
+    assert "Traceback" not in done.stderr
+    if command[0] != "--help" and "--json" not in command:  # nor need there be a place for errors
+        for ends, status in (("2>&-", 0), (">&- 2>/dev/full", 2)):
+            assert redirected(*arguments, shell=f'"$@" {ends}').returncode == status
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "latin-1:strict"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+)
+def test_characters_that_the_encoding_lacks_are_escaped(service: str, environment: dict[str, str]) -> None:
+    done = redirected("search", "a", "--url", service, **{"PYTHONUTF8": "0", **environment})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u5e86\u795d" in done.stdout
+    wrong = redirected("search", "a", "--url", f"http://{CHINESE}", **environment)
+    assert wrong.returncode == 2
+    assert "Traceback" not in wrong.stderr
+
+
+SERVER_SIDE = ("numpy", "faiss", "jnius", "fastapi", "starlette", "uvicorn", "tokenizers", "torch", "typer", "rich")
+
+LOADED = f"""
+import sys, threading
+import lightretriever.service.client
+loaded = [name for name in {SERVER_SIDE} if name in sys.modules]
+loaded += [name for name in sys.modules if name.startswith("lightretriever.service.client.adapters")]
+assert threading.active_count() == 1, threading.enumerate()
+sys.exit(", ".join(loaded) or 0)
+"""
+
+# Only what the list names may be imported, beside Python's own and this project.
+ALONE = """
+import sys
+allowed = set(sys.argv.pop(1).split(","))
+class Gate:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in allowed or top in sys.stdlib_module_names or top.startswith("_sysconfigdata"):
+            return None
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Gate())
+from lightretriever.service.terminal import main
+main()
+"""
+
+# Without one of the packages.
+WITHOUT = """
+import sys
+sys.modules[sys.argv.pop(1)] = None
+from lightretriever.service.cli import main
+main()
+"""
+
+
+def alone(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def allowed(name: str = "client") -> set[str]:
+    lines = (ROOT / "deploy" / "requirements" / f"{name}.txt").read_text().splitlines()
+    pinned = {line.partition("==")[0] for line in lines if not line.startswith("#")}
+    modules = {
+        module
+        for module, distributions in packages_distributions().items()
+        if pinned & {canonicalize_name(distribution) for distribution in distributions}
+    }
+    return {*modules, "lightretriever"}
+
+
+def test_the_import_loads_no_part_of_the_server_and_starts_nothing() -> None:
+    done = alone(LOADED)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_pinned_list_is_all_that_a_search_in_the_terminal_takes(url: str) -> None:
+    done = alone(ALONE, ",".join(allowed()), "play music", "--url", url, "--k", "2", "--timeout-s", "120")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 hits of " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "needed", "extra"),
+    [("httpx2", ["search", "play music"], "httpx2", "client"), ("mcp", ["mcp"], "mcp.server", "mcp")],
+)
+def test_a_missing_package_is_named_with_the_extra(package: str, arguments: list[str], needed: str, extra: str) -> None:
+    done = alone(WITHOUT, package, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"needs {needed}, which is not installed. Install the extra" in done.stderr
+    assert f"pip install 'lightretriever-search[{extra}]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert alone(WITHOUT, package, "--help").returncode == 0  # all other commands go on

@@ -20,7 +20,7 @@ from lightretriever.service.client import AsyncSearchClient, SearchClient
 from lightretriever.service.mcp.tools import FoundDocuments, make_server
 from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
 from tests.client.scripted import Scripted, hang_up, problem
-from tests.client.test_import import ALONE, allowed
+from tests.client.test_command import ALONE, allowed
 from tests.service.live import live_bundles
 from tests.support.asking import without_times
 from tests.support.commands import run_command

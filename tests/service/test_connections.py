@@ -1,5 +1,9 @@
-"""Connections of the real server: how long they are kept, how many there may be, and how they end when it stops."""
+"""Connections of the real server: how long they are kept, how many there may be, and how they end when it stops; and
+bodies and answers on them that are packed by gzip."""
 
+import gzip
+import http.client
+import json
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -8,15 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from time import sleep
+from typing import Any
 
 import httpx2
+import orjson
 import pytest
 
 from lightretriever.service.serving.connection import Connection
 from lightretriever.service.settings import Settings
 from tests.service.live import live_bundles
 from tests.service.process import Server
-from tests.support.asking import samples
+from tests.support.asking import samples, without_times
 from tests.support.waiting import wait_until
 from tests.support.wire import POST, dial, received
 
@@ -174,3 +180,63 @@ def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None
     assert [client.lost for client in clients[:8]] == [0] * 8
     assert max(client.lost for client in clients) <= 1  # a connection that was not taken yet
     assert [client.told for client in clients[:8]] == [1] * 8
+
+
+JSON = {"content-type": "application/json"}
+Answered = tuple[int, http.client.HTTPMessage, bytes]
+
+
+def send(url: str, body: bytes, headers: dict[str, str]) -> Answered:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    try:
+        connection.request("POST", "/search", body, {**JSON, **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def untimed(content: bytes) -> dict[str, Any]:
+    return without_times(orjson.loads(content))
+
+
+def test_large_answers_are_packed_for_who_asks(url: str) -> None:
+    large, small = (json.dumps({"query": "music", "k": k}).encode() for k in (100, 1))
+    _, plain_headers, plain = send(url, large, {})
+    assert (plain_headers["content-encoding"], plain_headers["vary"]) == (None, "Accept-Encoding")
+    for accepted in ("gzip, br", "br, gzip;q=0.5"):
+        status, headers, packed = send(url, large, {"accept-encoding": accepted})
+        assert (status, headers["content-encoding"], headers["vary"]) == (200, "gzip", "Accept-Encoding")
+        assert int(headers["content-length"]) == len(packed) < len(plain) / 3
+        assert untimed(gzip.decompress(packed)) == untimed(plain)
+        assert headers["x-request-id"]
+    assert send(url, large, {"accept-encoding": "br"})[1]["content-encoding"] is None
+    status, headers, content = send(url, small, {"accept-encoding": "gzip"})
+    assert (status, headers["content-encoding"], len(orjson.loads(content)["hits"])) == (200, None, 1)
+
+
+def test_packed_bodies_are_read(url: str) -> None:
+    body = b'{"query": "music"}'
+    plain = untimed(send(url, body, {})[2])
+    for packed in (gzip.compress(body), gzip.compress(body.ljust(1 << 20)), gzip.compress(body, 0)):
+        for name in ("GZIP", "gzip", "x-gzip"):
+            status, _, content = send(url, packed, {"content-encoding": name})
+            assert (status, untimed(content)) == (200, plain)
+
+
+EMPTY, WHOLE = gzip.compress(b""), gzip.compress(b'{"query": "music"}')
+
+
+def test_a_packed_body_is_one_member_of_gzip_and_no_more_than_a_body_may_have(url: str) -> None:
+    """Reading all members would take a time that grows with the square of their number."""
+    members = (EMPTY * 50_000, EMPTY * 2, EMPTY + WHOLE, WHOLE + EMPTY, WHOLE + WHOLE, WHOLE + b"\0")
+    damaged = (WHOLE + b"x" * 1_000_000, WHOLE[:-1], WHOLE[:12], WHOLE[:-8] + bytes(8), b"", b"\x1f\x8b")
+    codings = ("deflate", "br", "zstd", "gzip, identity", "gzip, gzip", "x" * 5_000)
+    for expected, coding, bodies in (
+        (400, "gzip", [*members, *damaged]),
+        (413, "gzip", [gzip.compress(bytes((1 << 20) + 1)), gzip.compress(bytes(64 << 20))]),
+        *((415, coding, [WHOLE]) for coding in codings),
+    ):
+        for body in bodies:
+            status, _, content = send(url, body, {"content-encoding": coding})
+            assert (status, orjson.loads(content)["kind"]) == (expected, "invalid_body"), (coding, body[:40])

@@ -1,17 +1,26 @@
-"""Where the service listens: all addresses of a name, on one port, or a Unix socket."""
+"""Where the service listens: all addresses of a name, on one port, or a Unix socket; and HTTPS by the service itself,
+with certificates that openssl makes."""
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import httpx2
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.errors import SettingsError
+from lightretriever.service.serving.config import check_tls
 from lightretriever.service.serving.listening import address_of, listening
+from lightretriever.service.serving.server import EXIT_ERROR, run
+from lightretriever.service.settings import Settings
 from tests.service.process import ROOT, Server
+from tests.support.certificates import openssl, self_signed
+from tests.support.waiting import wait_until
 from tests.support.wordings import raises
 
 BOTH = [
@@ -110,3 +119,100 @@ def test_what_is_no_open_socket_is_refused(tmp_path: Path) -> None:
     with socket.socket() as idle:
         refuse(f"fd:{os.dup(idle.fileno())}")
     refuse("fd:three", kind=ValueError)
+
+
+PASSWORD = "correct horse"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a self-signed certificate of 127.0.0.1, its key, and the same key encrypted."""
+    folder = tmp_path_factory.mktemp("tls")
+    self_signed(folder / "certificate.pem", folder / "key.pem")
+    openssl("rsa", "-aes256", "-passout", f"pass:{PASSWORD}", "-in", folder / "key.pem", "-out", folder / "locked.pem")
+    return folder
+
+
+def settings(certificate: Path | None, key: Path | None) -> dict[str, str]:
+    given = {"CERTIFICATE_FILE": certificate, "KEY_FILE": key}
+    return {f"LIGHTRETRIEVER_TLS_{name}": str(value) for name, value in given.items() if value is not None}
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, workers: int) -> None:
+    certificate = certificates / "certificate.pem"
+    environment = settings(certificate, certificates / "key.pem")
+    with Server(tiny_bundle.path, environment=environment, workers=workers) as server:
+        url = server.url
+        assert url.startswith("https://127.0.0.1:")
+        silent = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=30)
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with httpx2.Client(base_url=url, verify=trusting, timeout=60) as client:
+            assert client.get("/readyz").status_code == 200
+            assert client.post("/search", json={"query": "music"}).json()["hits"]
+        with raises(httpx2.ConnectError, naming="CERTIFICATE_VERIFY_FAILED"):
+            httpx2.get(f"{url}/readyz", timeout=60)
+        with pytest.raises(httpx2.HTTPError):
+            httpx2.get(url.replace("https", "http"), timeout=60)
+        ours = [sys.executable, "-m", "lightretriever.service.cli", "search", "music", "--url", url]
+        trust = {**os.environ, "SSL_CERT_FILE": str(certificate)}
+        assert subprocess.run(ours, env=trust, timeout=120, check=False, stdout=subprocess.DEVNULL).returncode == 0
+        with silent:
+            assert silent.recv(1) == b""  # it is closed before the minute that asyncio leaves it
+
+
+@pytest.mark.usefixtures("unconfigured")
+def test_a_certificate_that_cannot_be_used_is_named_before_the_bundle_is_opened(
+    certificates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key, locked = (certificates / f"{name}.pem" for name in ("certificate", "key", "locked"))
+    openssl("genrsa", "-out", tmp_path / "other.pem", "2048")
+    (tmp_path / "text.pem").write_text("no PEM")
+    missing = tmp_path / "none.pem"
+    for files in (
+        (None, key),
+        (missing, key),
+        (certificate, missing),
+        (certificate, tmp_path / "other.pem"),
+        (tmp_path / "text.pem", key),
+        (certificate, locked),
+    ):
+        chosen = Settings(tls_certificate_file=files[0], tls_key_file=files[1])
+        with raises(SettingsError):
+            check_tls(chosen)
+    chosen = Settings(tls_certificate_file=certificate, tls_key_file=locked)
+    assert run({"default": tmp_path / "no-bundle"}, port=0, settings=chosen, workers=1) == EXIT_ERROR
+    output, errors = capsys.readouterr()
+    assert output == ""
+    [line] = errors.splitlines()
+    assert line.startswith("error: Setting")
+    assert "which is not encrypted." in line
+
+
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 1])
+def test_a_new_certificate_is_taken_by_itself(tiny_path: Path, tmp_path: Path, workers: int) -> None:
+    """A certificate that can't be used is left."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+
+    def renew() -> str:
+        self_signed(certificate, key)
+        return certificate.read_text()
+
+    first = renew()
+    with Server(tiny_path, environment=settings(certificate, key), workers=workers) as server:
+        port = server.port
+
+        def served() -> set[str]:
+            return {ssl.get_server_certificate(("127.0.0.1", port), timeout=60) for _ in range(4)}
+
+        assert served() == {first}
+        second = renew()
+        wait_until(lambda: served() == {second})
+        certificate.write_text("no PEM")
+        Event().wait(3)
+        assert served() == {second}
+        third = renew()
+        wait_until(lambda: served() == {third})
+        status, _, said = server.stop()
+    assert status == 0
+    assert "certificates stay as they were" in said

@@ -171,8 +171,8 @@ def damaged(versions: dict[str, Path], tmp_path: Path, what: str) -> Path:
         faiss.write_index(index, str(path / "dense.faiss"))
         resign(path)
     else:
-        changes = {"newer": {"format_version": 99}, "kind of a field": {"fields": {"title": "number"}}}
-        edit_manifest(path, lambda record: record.update(changes[what]))
+        change: dict[str, Any] = {"format_version": 99} if what == "newer" else {"fields": {"title": "number"}}
+        edit_manifest(path, lambda record: record.update(change))
     return path
 
 
