@@ -40,7 +40,7 @@ from lightretriever.service.search.explain import explanations, query_words
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.service.reference import Corpus
-from tests.service.test_weights import of_bytes, of_pieces
+from tests.service.test_fusion import of_bytes, of_pieces
 from tests.support.legs import WrappedLeg
 from tests.support.tiny import BundleOf, make_tiny_bundle, tiny_documents
 

@@ -1,8 +1,10 @@
-"""How the service refuses wrong requests, all in one file, problems.txt: status, kind and fields, not words.
+"""How the service refuses wrong requests: a 4xx problem that names the field, never a 500. All kinds stand in one file,
+problems.txt: status, kind and fields, not words.
 
 python -m tests.service.test_problems    write the file again, after a change; look at the difference
 """
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +16,12 @@ from typing import Any
 import orjson
 import pytest
 from fastapi.testclient import TestClient
+from httpx2 import Response
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightretriever.artifacts.documents.fields import FieldKind
+from lightretriever.artifacts.tokens.tokenizer import INVISIBLE
 from lightretriever.service.errors import KINDS
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
@@ -98,6 +104,199 @@ def test_wrong_requests_are_refused_by_kind_and_field(tmp_path: Path, service: s
 def test_every_kind_has_its_title() -> None:
     assert titles() == parts()["titles"]
     assert parts().keys() == {"titles", *SERVICES}
+
+
+JSON = {"content-type": "application/json"}
+
+
+def post(client: TestClient, body: bytes | str, path: str = "/search") -> Response:
+    return client.post(path, content=body, headers=JSON)
+
+
+def assert_problem(answer: Response, status: int, kind: str) -> dict[str, Any]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = answer.json()
+    assert (answer.status_code, problem["kind"]) == (status, kind)
+    return problem
+
+
+def test_the_shape_of_an_error(client: TestClient) -> None:
+    """Clients rely on this: change it with a new major version only."""
+    body = {"query": " ", "k": 0, "fusion": {"method": "linear", "weights": {"dense": -1, "sparse": 1}}, "colour": 1}
+    answer = client.post("/search", json=body, headers={"x-request-id": "my-id.1"})
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["x-request-id"] == "my-id.1"
+    assert answer.json() == {
+        "type": "openapi.json#/x-error-kinds/invalid_request",
+        "title": "The request is not valid",
+        "status": 422,
+        "detail": "query: the text is empty or white space only (3 more)",
+        "instance": "/search",
+        "kind": "invalid_request",
+        "request_id": "my-id.1",
+        "errors": [
+            {"field": "query", "message": "the text is empty or white space only", "value": " "},
+            {"field": "k", "message": "Input should be greater than or equal to 1", "value": 0},
+            {"field": "fusion.weights.dense", "message": "Input should be greater than or equal to 0", "value": -1},
+            {"field": "colour", "message": "there is no such field", "value": 1},
+        ],
+    }
+
+
+def test_media_types_of_json(client: TestClient) -> None:
+    for content_type in ("application/json", "Application/JSON", "application/json; charset=utf-8"):
+        answer = client.post("/search", content=b'{"query": "a"}', headers={"content-type": content_type})
+        assert answer.status_code == 200
+
+
+def test_bodies_over_the_limit(client: TestClient) -> None:
+    limit = 1_048_576
+    assert post(client, b'{"query": "a"}'.ljust(limit)).status_code == 200
+    assert_problem(post(client, b'{"query": "a"}'.ljust(limit + 1)), 413, "invalid_body")
+
+
+def test_other_methods(client: TestClient) -> None:
+    for method, path, allowed in (
+        ("GET", "/encode", "POST"),
+        ("DELETE", "/search", "GET, HEAD, POST"),
+        ("POST", "/livez", "GET, HEAD"),
+        ("POST", "/documents/a", "DELETE, GET, HEAD, PUT"),
+    ):
+        answer = client.request(method, path)
+        problem = assert_problem(answer, 405, "method_not_allowed")
+        assert answer.headers["allow"] == allowed
+        assert method in problem["detail"]
+        assert allowed in problem["detail"]
+
+
+ODD = (
+    *("ꙮ ᚠᛇᚻ 𒀀𒁀 ⠓⠑⠇⠇⠕", "🎵🧑‍🚀🏳️‍🌈", "\u0000\u0001\x7f", "\u202eright to left", "ﷺ" * 500, "e" + "\u0301" * 500),
+    *("<|endoftext|><|im_start|>", '"; DROP TABLE documents; --', "<script>alert(1)</script>", "a " * 4_999),
+    " ".join(str(number) for number in range(2_000)),
+)
+
+
+def test_odd_queries_are_answered(client: TestClient) -> None:
+    for query in ODD:
+        for mode in ("hybrid", "dense", "sparse"):
+            answer = client.post("/search", json={"query": query, "mode": mode})
+            assert (answer.status_code, answer.json()["degraded"]) == (200, []), query
+        assert client.post("/encode", json={"text": query}).status_code == 200
+
+
+def test_a_body_of_too_many_values_is_not_read(client: TestClient) -> None:
+    hostile = {"query": "a", "filter": {"field": "section", "in": [{}] * 60_000}}
+    problem = assert_problem(client.post("/search", json=hostile), 422, "invalid_request")
+    assert problem["errors"][0]["field"] == "body"
+    assert "more than 50,000 commas" in problem["detail"]
+    assert client.post("/search", json={"query": "music" + ",[{" * 3_000}).status_code == 200
+
+
+def test_errors_stay_small_whatever_was_sent(client: TestClient) -> None:
+    bodies: tuple[dict[str, object], ...] = (
+        {"query": "a", **{f"unknown{number}": number for number in range(5_000)}},
+        {"query": "a", "x" * 100_000: "y" * 100_000},
+        {"searches": [{}] * 5_000},
+        {"query": ["z" * 100_000]},
+        {"query": "a", "task": "t" * 100_000, "mode": "m" * 100_000},
+        {"query": "a", "fields": ["t" * 100_000] * 5},
+        {"query": "a", "fields": ["t"] * 100},
+        {"query": "a", "fusion": {"method": "m" * 900_000}},
+        {"query": "a", "fusion": {"method": ["m" * 900_000]}},
+    )
+    for body in bodies:
+        answer = client.post("/search", json=body)
+        assert answer.status_code == 422
+        assert len(answer.content) < 10_000
+        assert len(answer.json()["errors"]) <= 20
+    batch = client.post("/search/batch", json={"searches": [{"query": "a", "fields": ["t"] * 100}] * 64})
+    assert len(batch.json()["errors"]) == 20
+    assert "(6399 more)" in batch.json()["detail"]
+    missing = client.post("/search/batch", json={"searches": [{}] * 5_000})
+    assert missing.json()["errors"] == [
+        {
+            "field": "searches",
+            "message": "a batch has at most 64 searches; send the others in another request",
+            "value": 5000,
+        }
+    ]
+    unknown = client.get("/documents/" + "x" * 50_000)
+    assert_problem(unknown, 404, "document_not_found")
+    assert len(unknown.content) < 1_000
+
+
+JSON_VALUE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = ("query", "k", "offset", "mode", "task", "fusion", "candidates", "fields", "deadline_ms", "allow_partial")
+
+
+@given(fields=st.dictionaries(st.sampled_from(NAMES), JSON_VALUE, max_size=4))
+def test_random_values_are_never_a_mistake_of_the_service(client: TestClient, fields: dict[str, object]) -> None:
+    # A tiny deadline is valid, and then late.
+    answer = client.post("/search", content=json.dumps({"query": "play music", **fields}), headers=JSON)
+    assert answer.status_code in ({200, 400, 422, 504} if "deadline_ms" in fields else {200, 400, 422})
+    if answer.status_code != 200:
+        assert answer.json()["kind"] in KINDS
+
+
+@given(query=st.text(min_size=1))
+def test_every_text_is_answered_or_refused(client: TestClient, query: str) -> None:
+    answer = post(client, json.dumps({"query": query}))
+    # The standard library writes lone surrogates, which are no text.
+    assert answer.status_code == (200 if re.sub(rf"[\s{INVISIBLE}]", "", query) else 422)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "remedy"),
+    [
+        ({"top_k": 5}, "top_k", "did you mean k?"),
+        ({"limit": 5}, "limit", "did you mean k?"),
+        ({"filters": {}}, "filters", "did you mean filter?"),
+        ({"q": "music"}, "q", "did you mean query?"),
+        ({"explane": True}, "explane", "did you mean explain?"),
+        ({"filter": {"category": "kitchen"}}, "filter.category", 'write {"field": "category", "eq": "kitchen"}'),
+        ({"filter": {"not": {"year": 2020}}}, "filter.not.year", 'write {"field": "year", "eq": 2020}'),
+        ({"fusion": "rrf"}, "fusion", 'write {"method": "rrf"}'),
+        ({"fusion": "RRF"}, "fusion", 'write {"method": "rrf"}'),
+        ({"fusion": {"type": "rrf"}}, "fusion.method", "linear or rrf"),
+        ({"sort": "price"}, "sort", 'write {"field": "price"}'),
+        ({"sort": {"year": "asc"}}, "sort.year", 'write {"field": "year", "order": "asc"}'),
+        ({"fields": "title"}, "fields", 'write ["title"]'),
+        ({"filter": {"must": [{"field": "year", "eq": 1}]}}, "filter.must", "and, or and not have conditions"),
+        ({"filter": {"term": {"year": 1}}}, "filter.term", 'a condition is {"field": "…", "eq": …}'),
+        ({"filter": {"field": "year", "equals": 1}}, "filter.equals", 'a condition is {"field": "…", "eq": …}'),
+        ({"filter": {"field": "year", "eq": [1, 2]}}, "filter.eq", "in takes several"),
+        ({"filter": [{"field": "year", "eq": 1}]}, "filter", 'write {"and": […]}'),
+        ({"filter": "year:2020"}, "filter", 'write {"field": "…", "eq": …}'),
+        ({"snippets": True}, "snippets", "write {}"),
+        ({"page": 2}, "page", "did you mean offset?"),
+        ({"weights": {"dense": 1}}, "weights", "did you mean fusion.weights?"),
+        ({"k": 5000}, "k", "setting 'max_candidates'"),
+        ({"k": 50, "candidates": 20}, "k", "field 'candidates'"),
+        ({"candidates": 5000}, "candidates", "setting 'max_candidates'"),
+    ],
+)
+def test_what_to_write_instead_is_told(client: TestClient, fields: dict[str, object], field: str, remedy: str) -> None:
+    answer = client.post("/search", json={"query": "music", **fields})
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == field
+    assert remedy in answer.json()["detail"]
+
+
+def test_an_address_that_is_not_utf_8_is_refused(client: TestClient) -> None:
+    for text in ("caf%E9", "%FF", "a%C3", "%ED%A0%80", "caf%e9+au+lait"):
+        answer = client.get(f"/search?q={text}")
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "q")
+        assert "UTF-8" in answer.json()["detail"]
+    assert client.get("/search?q=caf%C3%A9").status_code == 200
 
 
 def write() -> None:
