@@ -69,6 +69,9 @@ def test_any_field_can_be_set() -> None:
         done = search("a", "--url", server.url, "--set", 'fields=["title"]', "--set", "task=fact", "--set", "offset=3")
     assert done.returncode == 0
     assert json.loads(server.seen[0]["body"]) == {"query": "a", "fields": ["title"], "task": "fact", "offset": 3}
+    done = search("a", "--set", "filter")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has no equals sign" in done.stderr
 
 
 def test_no_hits_is_status_1() -> None:
@@ -84,7 +87,6 @@ def test_an_error_is_one_line_and_status_2(url: str) -> None:
         (["--k", "0"], "k: Input should be greater than or equal to 1"),
         (["--set", "nope=1"], "nope: "),
         (["--set", "fields=title"], 'fields: must be a list: write ["title"]'),
-        (["--set", "filter"], "has no equals sign"),
         (["--k", "1500"], "offset + k is 1500, but there are only 1000 candidates"),
         (["--url", "localhost:8080"], "Write it as in http://127.0.0.1:8080"),
         (["--timeout-s", "0"], "timeout_s is 0"),
