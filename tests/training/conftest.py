@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.conftest import backbone, model_folder
-from tests.support.biencoder import save_biencoder
 from tests.support.toy import save_toy_model, write_toy_set
 
 __all__ = ["backbone", "model_folder", "toy"]
@@ -13,11 +12,10 @@ __all__ = ["backbone", "model_folder", "toy"]
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, a bi-encoder, a training set and a test set whose documents were never seen."""
+    """A folder with a model, a training set and a test set whose documents were never seen."""
     folder = tmp_path_factory.mktemp("toy")
     save_toy_model(folder / "model")
     save_toy_model(folder / "tied", tied=True)
-    save_biencoder(folder / "teacher", hidden_size=32)
     write_toy_set(folder / "pairs", "train", 400, seed=1)
     write_toy_set(folder / "dev", "dev", 60, seed=2)
     write_toy_set(folder / "held-out", "test", 60, seed=3)
