@@ -25,6 +25,7 @@ __all__ = ["Bm25Encoder", "impact_row", "lucene_lengths"]
 _EXACT: Final = 24
 """Lengths below are exact in Lucene's byte, larger ones have four significant bits above it."""
 
+_AT_ONCE: Final = 65_536  # documents
 _COUNTED: Final = ("documents", "mean_length", "quantization", "k1", "b")
 """Fields of an encoder that are kept beside its terms and their frequencies."""
 
@@ -63,8 +64,8 @@ class Bm25Encoder:
     def of(cls, counts: TermCounts, vocabulary: Vocabulary, *, quantization: int, k1: float, b: float) -> Self:
         """The encoder of a corpus whose terms were counted. Raises CorpusError where there are none."""
         frequencies, documents, length = np.zeros(len(counts.names), np.int64), 0, 0
-        for start, stop in counts.parts():
-            indptr, terms, term_counts = counts.sorted(start, stop)
+        for start in range(0, len(counts), _AT_ONCE):
+            indptr, terms, term_counts = counts.sorted(start, min(start + _AT_ONCE, len(counts)))
             frequencies += np.bincount(terms, minlength=len(frequencies))
             documents += int(np.count_nonzero(np.diff(indptr)))
             length += int(term_counts.sum())

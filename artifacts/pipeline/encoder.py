@@ -110,25 +110,22 @@ def rows_per_pass(encoder: Encoder) -> int:
     return 512 if encoder.device.type == "cuda" else 128
 
 
-def token_rows(
-    encoder: Encoder, instruction: str, work: Path, *, batch: int | None = None, part: int = PART
-) -> Float32Array:
+def token_rows(encoder: Encoder, instruction: str, work: Path) -> Float32Array:
     """The states of all tokens by themselves, (V, H) float32; ids without an embedding get rows of zeros.
 
-    They are *not* normalised: a query is normalise(mean_i E[t_i]). A forward pass takes `batch` tokens (None: by
-    device). A stopped call goes on after the last finished part of `part` rows; parts lie in `work` as `part-*.npy`
-    until the caller removes them. Raises ModelError for states that are not finite.
+    They are *not* normalised: a query is normalise(mean_i E[t_i]). A stopped call goes on after the last finished part
+    of `PART` rows; parts lie in `work` as `part-*.npy` until the caller removes them. Raises ModelError for states that
+    are not finite.
     """
     rows = np.zeros((encoder.tokenizer.vocab_size, encoder.hidden_size), dtype=np.float32)
-    batch = batch or rows_per_pass(encoder)
     with torch.inference_mode(), ProgressBar("table", total=encoder.embedded, unit="tokens") as progress:
         states_of = encoder.token_states(instruction)
-        for start in range(0, encoder.embedded, part):
-            end, file = min(start + part, encoder.embedded), work / f"part-{start:07d}.npy"
+        for start in range(0, encoder.embedded, PART):
+            end, file = min(start + PART, encoder.embedded), work / f"part-{start:07d}.npy"
             if file.is_file():
                 progress.skip(end - start)
             else:
-                write_array(file, _states(states_of, start, end, batch, progress))
+                write_array(file, _states(states_of, start, end, rows_per_pass(encoder), progress))
             rows[start:end] = read_array(file)
     return rows
 

@@ -95,11 +95,6 @@ class TermCounts:
         indptr = np.searchsorted(pairs, np.arange(stop - start + 1) * size)
         return indptr.astype(np.int64), (pairs % size).astype(np.int32), counts.astype(np.int32)
 
-    def parts(self, size: int = 65_536) -> Iterator[tuple[int, int]]:
-        """The texts in parts: first, and one after the last."""
-        for start in range(0, len(self), size):
-            yield start, min(start + size, len(self))
-
 
 @dataclass(frozen=True)
 class ImpactRows:

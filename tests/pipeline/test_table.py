@@ -22,6 +22,11 @@ INSTRUCTION = "Given a question, retrieve passages that answer it"
 PART = 100
 
 
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_module, "PART", PART)
+
+
 @pytest.fixture
 def recipe(tmp_path: Path, model_folder: Path) -> Recipe:
     tasks = {"one": INSTRUCTION, "other": "Find another"}
@@ -29,7 +34,7 @@ def recipe(tmp_path: Path, model_folder: Path) -> Recipe:
 
 
 def test_every_row_equals_the_token_by_token_forward_pass(any_backbone: Backbone, tmp_path: Path) -> None:
-    rows = token_rows(LanguageModel.of(any_backbone), INSTRUCTION, tmp_path, batch=48, part=PART)
+    rows = token_rows(LanguageModel.of(any_backbone), INSTRUCTION, tmp_path)
     assert rows.shape == (any_backbone.vocab_size, any_backbone.hidden_size)
     assert rows.dtype == np.float32
     with torch.inference_mode():
@@ -40,7 +45,7 @@ def test_every_row_equals_the_token_by_token_forward_pass(any_backbone: Backbone
 
 def test_rows_of_a_stopped_run_are_kept(backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = LanguageModel.of(backbone)
-    whole = token_rows(encoder, INSTRUCTION, tmp_path / "whole", batch=48, part=PART)
+    whole = token_rows(encoder, INSTRUCTION, tmp_path / "whole")
     calls = 0
     real = encoder_module._states
 
@@ -53,8 +58,8 @@ def test_rows_of_a_stopped_run_are_kept(backbone: Backbone, tmp_path: Path, monk
 
     monkeypatch.setattr(encoder_module, "_states", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
-        token_rows(encoder, INSTRUCTION, tmp_path / "stopped", batch=48, part=PART)
-    again = token_rows(encoder, INSTRUCTION, tmp_path / "stopped", batch=48, part=PART)
+        token_rows(encoder, INSTRUCTION, tmp_path / "stopped")
+    again = token_rows(encoder, INSTRUCTION, tmp_path / "stopped")
     np.testing.assert_array_equal(again, whole)
     parts = -(-backbone.vocab_size // PART)
     assert calls == parts + 1  # two parts were kept, only the interrupted one was begun twice
