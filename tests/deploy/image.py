@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["ROOT", "VERSION", "WORK", "Built", "build", "buildah", "configuration", "missing", "mounted", "output"]
+__all__ = ["ROOT", "VERSION", "WORK", "Built", "build", "buildah", "missing", "output"]
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "image"
@@ -42,10 +42,13 @@ TAG = f"localhost/lightretriever-search:{VERSION}"
 
 
 class Built(NamedTuple):
-    """A built image: its tag, and the megabytes that each step of deploy/image/slim.py saved."""
+    """A built image: its tag, the megabytes that each step of deploy/image/slim.py saved, its file system, and what it
+    says of itself in Docker's terms: User, Env, Entrypoint, Healthcheck, Labels and so on."""
 
     tag: str
     removed_mb: dict[str, float]
+    root: Path
+    config: dict[str, Any]
 
 
 def missing() -> list[str]:
@@ -116,18 +119,19 @@ def collect_packages() -> Path:
     return folder
 
 
-def build() -> Built:
-    """Build the image."""
+@contextmanager
+def build() -> Iterator[Built]:
+    """Build the image, and mount its file system in a container that is removed at the end."""
     WORK.mkdir(parents=True, exist_ok=True)
-    config = WORK / "pip.conf"
-    config.write_text("[global]\nno-index = true\nfind-links = /packages\n", encoding="ascii")
+    pip_config = WORK / "pip.conf"
+    pip_config.write_text("[global]\nno-index = true\nfind-links = /packages\n", encoding="ascii")
     git = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
     arguments = {"BASE": make_base("base"), "BUILD_BASE": make_base("build"), "VERSION": VERSION, "REVISION": revision}
     command = [
         *buildah("bud", "--isolation=chroot", "--format=docker", "--layers=false", "--force-rm", f"--tag={TAG}"),
         *(f"--build-arg={name}={value}" for name, value in arguments.items()),
-        f"--secret=id=pip.conf,src={config}",
+        f"--secret=id=pip.conf,src={pip_config}",
         f"--volume={collect_packages()}:/packages:ro",
         str(ROOT),
     ]
@@ -135,20 +139,10 @@ def build() -> Built:
     print(printed, file=sys.stderr)
     run(*buildah("rmi", "--prune"))  # the image that had the tag before
     steps = re.findall(r"^ *([0-9.]+) MB  (.+)$", printed, flags=re.MULTILINE)
-    return Built(TAG, {what: float(size) for size, what in steps})
-
-
-@contextmanager
-def mounted(tag: str) -> Iterator[Path]:
-    """The file system of the image, in a container that is removed at the end."""
-    container = output(buildah("from", "--pull-never", tag))
+    config = json.loads(output(buildah("inspect", "--type=image", TAG)))["Docker"]["config"]
+    container = output(buildah("from", "--pull-never", TAG))
     try:
-        yield Path(output(buildah("mount", container)))
+        root = Path(output(buildah("mount", container)))
+        yield Built(TAG, {what: float(size) for size, what in steps}, root, config)
     finally:
         run(*buildah("rm", container))
-
-
-def configuration(tag: str) -> dict[str, Any]:
-    """What the image says of itself, in Docker's terms: User, Env, Entrypoint, Healthcheck, Labels and so on."""
-    found: dict[str, Any] = json.loads(output(buildah("inspect", "--type=image", tag)))["Docker"]["config"]
-    return found

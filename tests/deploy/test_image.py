@@ -11,7 +11,6 @@ import pytest
 from deploy.image import slim
 from lightretriever.artifacts.bundle.reader import Bundle
 from tests.deploy import image
-from tests.deploy.conftest import Image
 from tests.deploy.container import Container
 
 pytestmark = pytest.mark.slow
@@ -29,6 +28,15 @@ for module in pkgutil.walk_packages(service.__path__, f"{service.__name__}."):
 
 
 @pytest.fixture(scope="module")
+def built() -> Iterator[image.Built]:
+    """Built once from the committed Dockerfile as an engine would build it."""
+    if reasons := image.missing():
+        pytest.skip(f"the image can't be built here: {'; '.join(reasons)}")
+    with image.build() as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
 def bundle(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle that any user may read: pytest's own folders are their owner's alone."""
     folder = tmp_path_factory.mktemp("mounted") / "bundle"
@@ -39,7 +47,7 @@ def bundle(tiny_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="module")
-def running(built: Image, bundle: Path) -> Iterator[Container]:
+def running(built: image.Built, bundle: Path) -> Iterator[Container]:
     with Container(built.root, built.config, bundle, settings={"LIGHTRETRIEVER_DEADLINE_MS": "60000"}) as container:
         assert container.ready_line.startswith("Ready: 120 documents of 'tiny' at http://0.0.0.0:8080")
         yield container
@@ -59,7 +67,7 @@ def test_it_answers_searches_on_a_read_only_file_system_without_network(running:
 
 
 def test_any_user_may_run_it_without_rights_and_it_stops_gracefully(
-    running: Container, built: Image, bundle: Path
+    running: Container, built: image.Built, bundle: Path
 ) -> None:
     """OpenShift runs it as a user of the namespace's range, which the image does not know, in the group 0."""
     status = running.status()
@@ -76,7 +84,7 @@ def test_any_user_may_run_it_without_rights_and_it_stops_gracefully(
     assert json.loads(errors.splitlines()[-1])["event"] == "stopped"
 
 
-def test_the_health_check_tells_a_service_from_none(running: Container, built: Image, bundle: Path) -> None:
+def test_the_health_check_tells_a_service_from_none(running: Container, built: image.Built, bundle: Path) -> None:
     kind, *check = built.config["Healthcheck"]["Test"]
     assert kind == "CMD"
     assert running.run(*check).returncode == 0
@@ -86,7 +94,9 @@ def test_the_health_check_tells_a_service_from_none(running: Container, built: I
         assert elsewhere.run(*check).returncode != 0
 
 
-def test_without_a_bundle_it_says_so_and_another_command_takes_the_place_of_serve(built: Image, bundle: Path) -> None:
+def test_without_a_bundle_it_says_so_and_another_command_takes_the_place_of_serve(
+    built: image.Built, bundle: Path
+) -> None:
     with Container(built.root, built.config) as container:
         status, _, errors = container.wait()
     assert status == 2
@@ -97,7 +107,7 @@ def test_without_a_bundle_it_says_so_and_another_command_takes_the_place_of_serv
     assert "sound" in output
 
 
-def test_every_module_of_the_service_loads(built: Image) -> None:
+def test_every_module_of_the_service_loads(built: image.Built) -> None:
     """Nothing that is needed was taken out."""
     with Container(
         built.root, built.config, entrypoint=["python3", "-I", "-c", EVERY_MODULE], arguments=[]
@@ -111,7 +121,7 @@ def test_every_module_of_the_service_loads(built: Image) -> None:
     } <= set(output.split())
 
 
-def test_it_is_small_and_holds_the_service_and_nothing_else(built: Image) -> None:
+def test_it_is_small_and_holds_the_service_and_nothing_else(built: image.Built) -> None:
     assert slim.used_bytes([built.root]) < MAX_BYTES
     assert set(slim.REMOVED) < set(built.removed_mb)
     assert all(size > 0 for size in built.removed_mb.values()), "then the step does nothing: take it out"
@@ -130,7 +140,7 @@ def test_it_is_small_and_holds_the_service_and_nothing_else(built: Image) -> Non
         assert {path.name.partition(".")[0] for path in compiled.iterdir()} == sources
 
 
-def test_it_says_what_it_is_and_not_where_it_was_made(built: Image) -> None:
+def test_it_says_what_it_is_and_not_where_it_was_made(built: image.Built) -> None:
     labels = built.config["Labels"]
     assert labels["org.opencontainers.image.version"] == image.VERSION
     assert re.fullmatch("[0-9a-f]{40}(-dirty)?|unknown", labels["org.opencontainers.image.revision"])
