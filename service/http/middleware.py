@@ -52,10 +52,7 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         metrics, method = self._metrics(), scope["method"]
-        if method == "HEAD":
-            # Answer as for GET. In a copy: the server's own scope tells it to send no body.
-            scope = {**scope, "method": "GET"}
-        answer = _Answer(scope, method, send)
+        answer = _Answer(scope, send)
         trace = None
         if (tracing := self._tracing()) is not None:
             trace = tracing.begin(scope, method, answer.arrived, answer.request_id)
@@ -90,9 +87,9 @@ class Envelope:
 
 
 class _Answer:
-    """Sends the answer to a request, without the body for HEAD, and records its status and time."""
+    """Sends the answer to a request, and records its status and time."""
 
-    def __init__(self, scope: Scope, method: str, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
         self.arrived = perf_counter()
         sent_id = Headers(scope=scope).get("x-request-id", "")
         # The id only tells requests apart; it may be guessable.
@@ -101,13 +98,13 @@ class _Answer:
         """Status of the answer; 0 before the answer begins."""
         self.log_fields: dict[str, Any] = {
             "request_id": self.request_id,
-            "method": method,
+            "method": scope["method"],
             "path": shortened(scope["path"], _MAX_PATH),
             "client": _address((scope.get("client") or ("",))[0]),
         }
         """The fields of the log line, to which others are added, such as the legs and their backends."""
         self._seconds: float | None = None
-        self._method, self._send = method, send
+        self._send = send
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -116,8 +113,6 @@ class _Answer:
             if not any(name == _CSP[0] for name, _ in headers):
                 headers.append(_CSP)
             message = {**message, "headers": headers}
-        elif self._method == "HEAD":
-            message = {**message, "body": b""}
         await self._send(message)
 
     def close(self, route: str, metrics: Metrics) -> None:
