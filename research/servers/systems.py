@@ -24,7 +24,6 @@ _VECTORS: Final = "the same dense and sparse vectors, queries by our encoder, be
 _ENGINES: Final = {
     "bm25": ("BM25 (Lucene)", "BM25 over the words of the same documents, behind a thin route"),
     "opensearch": ("OpenSearch", f"one node, its own hybrid search by RRF over {_VECTORS}"),
-    "seekdb": ("seekdb", f"two searches by it, fused by RRF, over {_VECTORS}"),
     "milvus": ("Milvus Lite", f"its own hybrid search by RRF over {_VECTORS}"),
     "lancedb": (
         "LanceDB",

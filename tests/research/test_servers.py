@@ -71,9 +71,9 @@ def needed(name: str, found: dict[str, System]) -> System:
     return found[name]
 
 
-PACKAGES = {"opensearch": "opensearchpy", "seekdb": "pylibseekdb", "milvus": "milvus_lite", "lancedb": "lancedb"}
+PACKAGES = {"opensearch": "opensearchpy", "milvus": "milvus_lite", "lancedb": "lancedb"}
 NAMES = ("lightretriever", "bm25")
-SLOW = ("processes", "llm", "biencoder", "onnx", "opensearch", "seekdb", "milvus", "lancedb")
+SLOW = ("processes", "llm", "biencoder", "onnx", "opensearch", "milvus", "lancedb")
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
@@ -137,7 +137,7 @@ def fused_bounds(engine: SearchEngine, text: str, constant: float = 60.0) -> tup
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", ["tokens", "words"])
-@pytest.mark.parametrize("name", ["opensearch", "seekdb", "milvus"])
+@pytest.mark.parametrize("name", ["opensearch", "milvus"])
 def test_an_engine_fuses_the_same_rankings(
     name: str, vocabulary: str, found: dict[str, System], real_bundle: tuple[Path, Path], word_bundle: Bundle
 ) -> None:
