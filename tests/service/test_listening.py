@@ -1,6 +1,7 @@
 """Where the service listens: all addresses of a name, on one port, or a Unix socket; and HTTPS by the service itself,
 with certificates that openssl makes."""
 
+import asyncio
 import os
 import socket
 import ssl
@@ -14,7 +15,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.serving.config import check_tls
+from lightretriever.service.serving.config import Loop, check_tls
 from lightretriever.service.serving.listening import address_of, listening
 from lightretriever.service.serving.server import EXIT_ERROR, run
 from lightretriever.service.settings import Settings
@@ -40,7 +41,7 @@ def refuse(host: str, *, port: int = 0, kind: type[Exception] = OSError) -> None
 def test_a_name_with_two_addresses_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: BOTH)
     with listening("localhost", 0) as listeners:
-        assert [one.family for one in listeners] == [socket.AF_INET6, socket.AF_INET]
+        assert [one.family for one in listeners[:2]] == [socket.AF_INET6, socket.AF_INET]
         assert len({one.getsockname()[1] for one in listeners}) == 1
         for one in listeners:
             with socket.socket(one.family) as client:
@@ -55,12 +56,35 @@ def test_an_address_that_the_machine_lacks_is_passed_over_and_a_taken_port_is_an
     for found in ([ELSEWHERE, BOTH[-1]], [BOTH[-1], ELSEWHERE]):
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, found=found, **__: found)
         with listening("name", 0) as listeners:
-            assert [one.getsockname()[0] for one in listeners] == ["127.0.0.1"]
+            assert {one.getsockname()[0] for one in listeners} == {"127.0.0.1"}
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [ELSEWHERE])
     refuse("name")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: BOTH)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refuse("localhost", port=taken.getsockname()[1])
+
+
+def test_new_connections_wait_for_few_turns_of_the_event_loop() -> None:
+    """In one turn, libuv accepts one connection by each socket; under load, a turn answers many searches."""
+    made: list[asyncio.BaseTransport] = []
+
+    class Protocol(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    async def turns(listeners: list[socket.socket]) -> int:
+        loop, count = asyncio.get_running_loop(), 0
+        servers = [await loop.create_server(Protocol, sock=listener) for listener in listeners]
+        clients = [socket.create_connection(listeners[0].getsockname()) for _ in range(100)]
+        while len(made) < len(clients):
+            await asyncio.sleep(0)
+            count += 1
+        for end in (*made, *clients, *servers):
+            end.close()
+        return count
+
+    with listening("127.0.0.1", 0) as listeners, asyncio.Runner(loop_factory=Loop) as runner:
+        assert runner.run(turns(listeners)) < 20
 
 
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 1])
