@@ -11,7 +11,7 @@ from typing import Final
 __all__ = ["BACKLOG", "address_of", "listening"]
 
 BACKLOG: Final = 2048
-_ACCEPTED: Final = 64  # connections in one turn of the event loop, in which libuv accepts one by each socket
+_ACCEPTED: Final = 128  # connections in one turn of the event loop, in which libuv accepts one by each socket
 _UNIX: Final = "unix:"
 _WRITE_TIMEOUT_MS: Final = 10_000
 _OPEN: Final = "fd:"
@@ -24,7 +24,7 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     one. A host `unix:PATH` is a Unix socket, which is removed afterwards, and `fd:N` a socket on which whoever started
     the process listens already, such as systemd. OSError, and ValueError for what is no name.
 
-    Each socket is there 64 times, so that new connections don't wait for as many turns of a busy event loop. The kernel
+    Each socket is there 128 times, so that new connections don't wait for as many turns of a busy event loop. The kernel
     closes a connection whose client reads nothing for 10 s (Linux only), not to hold the rest of the answer.
     """
     path = host.removeprefix(_UNIX) if host.startswith(_UNIX) else None

@@ -79,8 +79,11 @@ def test_new_connections_wait_for_few_turns_of_the_event_loop() -> None:
         while len(made) < len(clients):
             await asyncio.sleep(0)
             count += 1
-        for end in (*made, *clients, *servers):
-            end.close()
+        for transport, client in zip(made, clients, strict=True):
+            transport.close()
+            client.close()
+        for server in servers:
+            server.close()
         return count
 
     with listening("127.0.0.1", 0) as listeners, asyncio.Runner(loop_factory=Loop) as runner:
