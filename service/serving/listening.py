@@ -24,8 +24,8 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     one. A host `unix:PATH` is a Unix socket, which is removed afterwards, and `fd:N` a socket on which whoever started
     the process listens already, such as systemd. OSError, and ValueError for what is no name.
 
-    Each socket is there 128 times, so that new connections don't wait for as many turns of a busy event loop. The kernel
-    closes a connection whose client reads nothing for 10 s (Linux only), not to hold the rest of the answer.
+    Each socket is there 128 times, so that new connections don't wait for as many turns of a busy event loop. The
+    kernel closes a connection whose client reads nothing for 10 s (Linux only), not to hold the rest of the answer.
     """
     path = host.removeprefix(_UNIX) if host.startswith(_UNIX) else None
     if path is not None:
