@@ -134,18 +134,24 @@ class _Load:
         return perf_counter() - self._start
 
     async def send(self, due: float) -> None:
-        """Send the next request, due at this time, and keep what became of it."""
+        """Send the next request, due at this time, and keep what became of it. It is not sent, and nothing is kept, if
+        the service holds all connections in answers for too long."""
         number = self.begun % len(self._asks)
         self.begun += 1
-        sent, status, more = None, -1, dict[str, Any]()
         try:
-            async with asyncio.timeout(due + self._limit_s - self.now()), self._slots:
-                sent = self.now()
+            async with asyncio.timeout(due + self._limit_s - self.now()):
+                await self._slots.acquire()
+        except TimeoutError:
+            return
+        sent, status, more = self.now(), -1, dict[str, Any]()
+        try:
+            async with asyncio.timeout(self._limit_s):
                 status, more = await self._exchange(self._asks[number].request)
         except TimeoutError:
             pass
-        ended = self.now()
-        self.answers.append(Answer(number, due, ended if sent is None else sent, ended, status, **more))
+        finally:
+            self._slots.release()
+        self.answers.append(Answer(number, due, sent, self.now(), status, **more))
 
     async def _exchange(self, request: bytes) -> tuple[int, dict[str, Any]]:
         try:
