@@ -1,6 +1,7 @@
 """The sockets that the service listens on: all addresses of a host, a Unix socket, or a socket that is open already."""
 
 import errno
+import resource
 import socket
 import stat
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Final
 __all__ = ["BACKLOG", "address_of", "listening"]
 
 BACKLOG: Final = 2048
-_ACCEPTED: Final = 128  # connections in one turn of the event loop, in which libuv accepts one by each socket
+_MAX_SOCKETS: Final = 128
 _UNIX: Final = "unix:"
 _WRITE_TIMEOUT_MS: Final = 10_000
 _OPEN: Final = "fd:"
@@ -24,8 +25,9 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     one. A host `unix:PATH` is a Unix socket, which is removed afterwards, and `fd:N` a socket on which whoever started
     the process listens already, such as systemd. OSError, and ValueError for what is no name.
 
-    Each socket is there 128 times, so that new connections don't wait for as many turns of a busy event loop. The
-    kernel closes a connection whose client reads nothing for 10 s (Linux only), not to hold the rest of the answer.
+    libuv accepts one connection by each socket in a turn of the event loop, and under load a turn is long. So each
+    socket is there several times: 128 together, or a sixteenth of the files that the process may open. The kernel
+    closes a connection whose client reads nothing for 10 s (Linux only), not to hold the rest of the answer.
     """
     path = host.removeprefix(_UNIX) if host.startswith(_UNIX) else None
     if path is not None:
@@ -36,7 +38,9 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     for listener in listeners:
         if option is not None and listener.family != socket.AF_UNIX:
             listener.setsockopt(socket.IPPROTO_TCP, option, _WRITE_TIMEOUT_MS)
-    listeners += [listener.dup() for listener in listeners for _ in range(_ACCEPTED - 1)]
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    sockets = min(_MAX_SOCKETS, files // 16) if files > 0 else _MAX_SOCKETS
+    listeners += [listener.dup() for listener in listeners for _ in range(sockets // len(listeners) - 1)]
     try:
         yield listeners
     finally:

@@ -107,6 +107,6 @@ def is_ready(url: str) -> bool:
 
 @contextmanager
 def serving(bundle: Path | Mapping[str, Path], environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Give the address of a server that is ready."""
+    """Return the address of a server that is ready."""
     with Server(bundle, environment=environment) as server:
         yield server.url

@@ -87,7 +87,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(unconfigured: None, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Give the one line of a service that does not start, in this process."""
+    """Return the one line of a service that does not start, in this process."""
 
     def line(bundle: Path, *, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> str:
         assert run({"default": bundle}, host=host, port=port, settings=Settings(**settings), workers=1) == EXIT_ERROR

@@ -39,7 +39,7 @@ _PORTS = range(10_000, 32_000)
 
 @contextmanager
 def shared_cluster(folder: Path) -> Iterator[str]:
-    """Give the address of a cluster; processes with the same `folder` share it. Skips the test if there is none."""
+    """Return the address of a cluster; processes with the same `folder` share it. Skips the test if there is none."""
     if url := os.environ.get("OPENSEARCH_URL"):
         yield url
         return
@@ -148,7 +148,7 @@ def _start(program: str, data: str, nodes: int, port: int) -> str:
 
 @contextmanager
 def connected(url: str) -> Iterator[Cluster]:
-    """Give a connection."""
+    """Return a connection."""
     cluster = connect(ClusterAddress(url), timeout_s=60)
     try:
         yield cluster
