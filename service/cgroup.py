@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["memory_bytes", "processors"]
-
 _ROOT: Final = Path("/sys/fs/cgroup")
 _CGROUP: Final = Path("/proc/self/cgroup")
 

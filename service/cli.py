@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from lightretriever.artifacts.bundle.reader import Bundle
     from lightretriever.artifacts.evaluation.searching import Searcher
 
-__all__ = ["COMMANDS", "Command", "app", "main"]
-
 _ONLINE: Final = "lightretriever.service.commands"
 _OFFLINE: Final = "lightretriever.artifacts.cli"
 

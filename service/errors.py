@@ -10,37 +10,6 @@ from typing import Any, ClassVar, Self
 
 from lightretriever.artifacts.errors import LightRetrieverError
 
-__all__ = [
-    "KINDS",
-    "MAX_FIELD_ERRORS",
-    "UNAVAILABLE",
-    "BodyTimeoutError",
-    "BodyTooLargeError",
-    "BundleRefusedError",
-    "DeadlineError",
-    "DocumentNotFoundError",
-    "FieldError",
-    "ForbiddenError",
-    "ImmutableError",
-    "InternalError",
-    "InvalidBodyError",
-    "InvalidRequestError",
-    "MediaTypeError",
-    "MethodNotAllowedError",
-    "NoRoomError",
-    "NotFoundError",
-    "NotReadyError",
-    "OverloadedError",
-    "SearchFailedError",
-    "ServiceError",
-    "SettingsError",
-    "UnauthorizedError",
-    "UnsearchableError",
-    "VersionConflictError",
-    "WriteFailedError",
-    "shortened",
-]
-
 # They keep answers small.
 MAX_FIELD_ERRORS = 20
 _MAX_ECHO = 100

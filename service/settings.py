@@ -19,8 +19,6 @@ from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.service.cgroup import processors
 from lightretriever.service.errors import SettingsError
 
-__all__ = ["CONFIG_VARIABLE", "ENV_PREFIX", "Settings", "load_settings"]
-
 ENV_PREFIX = "LIGHTRETRIEVER_"
 CONFIG_VARIABLE = "LIGHTRETRIEVER_CONFIG"
 _CANDIDATES: Final = 100

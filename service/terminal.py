@@ -16,8 +16,6 @@ from lightretriever.artifacts.errors import importing
 from lightretriever.service.errors import shortened
 from lightretriever.service.schemas import Hit, LegScore, Mode, SearchResponse, WordShares
 
-__all__ = ["lines", "search"]
-
 _SNIPPETS: Final = {"fields": ["text"], "length": 300}
 _INDENT: Final = " " * 5
 _JOINERS: Final = "\u200c\u200d"  # characters without a width of their own that join their neighbours

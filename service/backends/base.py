@@ -20,26 +20,6 @@ from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.service.execution.executor import Outcome
 from lightretriever.service.schemas import ClusterFacts, LegName
 
-__all__ = [
-    "NO_ORDINALS",
-    "NO_TOKENS",
-    "Backends",
-    "DocumentFilter",
-    "DocumentStore",
-    "DocumentsGoneError",
-    "EncodedQuery",
-    "Leg",
-    "LegNames",
-    "LegResults",
-    "Ordinals",
-    "QueryTokens",
-    "ReadCandidates",
-    "ScoredDocuments",
-    "Scores",
-    "UnavailableError",
-    "check_count",
-]
-
 LegNames = Collection[LegName]
 Ordinals = Int64Array
 Scores = Float32Array

@@ -40,18 +40,6 @@ if TYPE_CHECKING:
     from lightretriever.artifacts.dense.later import LaterIndex
     from lightretriever.artifacts.live.store import LiveStore
 
-__all__ = [
-    "DENSE_LANE",
-    "HAND_OVER_BYTES",
-    "FaissDense",
-    "LiveBackends",
-    "LocalBackends",
-    "LuceneSparse",
-    "RunningSearches",
-    "hands_over",
-    "open_local",
-]
-
 DENSE_LANE: Final = "dense"
 """The lane in which Faiss searches."""
 

@@ -52,8 +52,6 @@ from lightretriever.service.execution.executor import Executor, Outcome, Reason
 from lightretriever.service.schemas import ClusterFacts, LegName
 from lightretriever.service.settings import Settings
 
-__all__ = ["CLUSTER_LANE", "ClusterBackends", "open_cluster"]
-
 T = TypeVar("T")
 CLUSTER_LANE: Final = "opensearch"
 """The lane for trips to the cluster."""

@@ -15,8 +15,6 @@ from lightretriever.service.client.connection import Connection
 from lightretriever.service.client.errors import AnswerError, ClientError
 from lightretriever.service.client.streams import answers_async
 
-__all__ = ["AsyncSearchClient"]
-
 T = TypeVar("T", bound=BaseModel)
 
 

@@ -14,8 +14,6 @@ from lightretriever.service.client.errors import AnswerError, ClientError
 from lightretriever.service.client.streams import check_size
 from lightretriever.service.errors import shortened
 
-__all__ = ["Call", "Fields", "Query"]
-
 T = TypeVar("T", bound=BaseModel)
 Fields = Mapping[str, Any]
 _MAX_BODY_BYTES: Final = 512 << 10

@@ -11,8 +11,6 @@ import httpx2
 
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
 
-__all__ = ["Connection"]
-
 T = TypeVar("T")
 _KEY: Final = re.compile(r"[!-~]+")
 _MAX_ANSWER_BYTES: Final = 256 << 20

@@ -8,8 +8,6 @@ from lightretriever.service.client.errors import ClientError
 from lightretriever.service.client.sync import SearchClient
 from lightretriever.service.schemas import Hit, SearchResponse
 
-__all__ = ["SCORES", "add", "delete", "document_of", "texts_of"]
-
 SCORES: Final = (
     *("id", "rank", "score", "dense_score", "dense_rank", "sparse_score", "sparse_rank"),
     *("matched", "degraded"),

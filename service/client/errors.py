@@ -10,8 +10,6 @@ from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.errors import shortened
 from lightretriever.service.schemas import Problem
 
-__all__ = ["AnswerError", "ClientError", "UnreachableError"]
-
 # Temporary: too many requests, a proxy without its service, and a service that is not ready or overloaded.
 _PASSING: Final = frozenset({429, 502, 503})
 _ITEM: Final = re.compile(r"^(?:searches|lines)\.(\d+)")

@@ -13,8 +13,6 @@ from lightretriever.service.schemas import BatchResponse, SearchResponse
 if TYPE_CHECKING:
     from lightretriever.service.client.calls import Call
 
-__all__ = ["answers", "answers_async", "check_size"]
-
 Batches = Iterable["Call[BatchResponse]"]
 
 

@@ -11,8 +11,6 @@ from lightretriever.service.errors import NotFoundError, SettingsError, shortene
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.settings import Settings
 
-__all__ = ["DEFAULT", "Collections", "Folders", "parse_folders"]
-
 DEFAULT: Final = "default"
 """The name of a collection that was given none."""
 

@@ -29,8 +29,6 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
-__all__ = ["EngineHolder"]
-
 _log = logging.getLogger(__name__)
 _JOIN_S: Final = 5.0
 _WARM_UP_SHARE: Final = 0.25  # of a processor; the rest is for the requests of the serving engine

@@ -13,8 +13,6 @@ from lightretriever.service.collections.collections import DEFAULT
 from lightretriever.service.serving.server import run
 from lightretriever.service.settings import ENV_PREFIX, load_settings
 
-__all__ = ["ARCHIVE", "EXAMPLE", "demo", "unpack_demo"]
-
 ARCHIVE: Final = Path(__file__).resolve().parents[2] / "demo" / "bundle.tar.xz"
 """The demo bundle: `demo/bundle.tar.xz` of the checkout, or of the installed demo wheel."""
 

@@ -17,8 +17,6 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.request import literal, read_operators
 from lightretriever.service.settings import Settings
 
-__all__ = ["EngineSearcher", "open_searcher"]
-
 _SETTINGS: Final = Settings(
     deadline_ms=600_000.0,  # a late leg would silently change the result
     max_candidates=100_000,

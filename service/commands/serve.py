@@ -10,8 +10,6 @@ from lightretriever.service.errors import SettingsError
 from lightretriever.service.serving.server import run
 from lightretriever.service.settings import load_settings
 
-__all__ = ["serve"]
-
 _AUTO: Final = "auto"
 _MAX_WORKERS: Final = 1024
 

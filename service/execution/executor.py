@@ -13,8 +13,6 @@ from time import perf_counter, thread_time
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast
 
-__all__ = ["Call", "Executor", "Lane", "Outcome", "Reason", "call_here"]
-
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
 

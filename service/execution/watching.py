@@ -10,8 +10,6 @@ from typing import Final, Generic, TypeVar
 from lightretriever.artifacts.files.reading import MAX_YAML_BYTES, read_bounded
 from lightretriever.service.errors import SettingsError
 
-__all__ = ["REMEDY", "WatchedFile", "keep_reading"]
-
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _EVERY_S: Final = 1.0

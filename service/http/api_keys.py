@@ -12,8 +12,6 @@ from lightretriever.artifacts.files.reading import parse_yaml
 from lightretriever.service.errors import ForbiddenError, SettingsError, UnauthorizedError
 from lightretriever.service.execution.watching import WatchedFile
 
-__all__ = ["ApiKeys", "KeyEntry", "KeyScope"]
-
 KeyScope = Literal["search", "admin"]
 CollectionName = Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,64}$")]
 

@@ -31,8 +31,6 @@ from lightretriever.service.settings import Settings
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing
 
-__all__ = ["Application", "create_app"]
-
 _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
 _REFRESH_S: Final = 1.0

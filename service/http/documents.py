@@ -25,8 +25,6 @@ from lightretriever.service.search.live import (
 )
 from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES
 
-__all__ = ["router"]
-
 
 class _AnyText(StringConvertor):
     """The rest of a path. Starlette's own `path` drops a line break at the end, and fails on an earlier one."""

@@ -26,21 +26,6 @@ from lightretriever.service.settings import Settings
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing
 
-__all__ = [
-    "COLLECTION",
-    "Admission",
-    "AppState",
-    "admitted",
-    "answered",
-    "begin",
-    "clock_of",
-    "enter",
-    "holder_of",
-    "in_thread",
-    "search_answered",
-    "state_of",
-]
-
 T = TypeVar("T")
 COLLECTION: Final = "collection"
 """Where the state of a request has the name of the collection that its path names."""

@@ -21,20 +21,6 @@ from lightretriever.service.errors import shortened
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.schemas.filters import TAGS
 
-__all__ = [
-    "ADDRESS_FIELDS",
-    "JSON",
-    "JSON_LINES",
-    "PROBLEM_JSON",
-    "json_response",
-    "parse",
-    "parse_address",
-    "parse_document",
-    "parse_documents",
-    "problem_response",
-    "read_body",
-]
-
 JSON: Final = "application/json"
 
 JSON_LINES: Final = "application/x-ndjson"

@@ -14,8 +14,6 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.filters import count_values
 from lightretriever.service.search.request import candidates_of
 
-__all__ = ["LIGHT_S", "MAX_LIGHT_BYTES", "STALL_S", "Recent", "is_light"]
-
 LIGHT_S: Final = 0.005
 """Light searches are answered in the event loop as long as they take less than so many seconds of a processor."""
 

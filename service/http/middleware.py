@@ -21,8 +21,6 @@ from lightretriever.service.observability.metrics import Metrics, StageClock
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing
 
-__all__ = ["Envelope"]
-
 _log = logging.getLogger("lightretriever.access")
 
 _CLIENT_CLOSED: Final = 499  # nginx's status for a client that disconnected

@@ -13,8 +13,6 @@ from lightretriever.service import errors, schemas
 from lightretriever.service.http.json import JSON, PROBLEM_JSON
 from lightretriever.service.settings import Settings
 
-__all__ = ["KEY", "QUERY", "READ", "SEARCH", "WRITE", "describe", "description", "parameter"]
-
 # Errors of groups of routes.
 KEY: Final = (errors.UnauthorizedError, errors.ForbiddenError)
 _BODY: Final = (errors.InvalidBodyError, errors.BodyTimeoutError, errors.BodyTooLargeError, errors.MediaTypeError)

@@ -10,8 +10,6 @@ from typing import Final
 
 from starlette.responses import Response
 
-__all__ = ["read_page"]
-
 _PART: Final = re.compile(r'<link rel="stylesheet" href="(?P<style>[^"]+)">|<script src="(?P<script>[^"]+)"></script>')
 
 

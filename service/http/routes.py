@@ -36,9 +36,6 @@ from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, describe
 from lightretriever.service.http.pages import read_page
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["router", "served"]
-
-
 router = APIRouter(default_response_class=Response)
 
 _PAGE: Final = read_page(Path(__file__).parents[1] / "static" / "page.html")

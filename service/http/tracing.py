@@ -19,8 +19,6 @@ from starlette.types import Scope
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service.observability.metrics import Mark
 
-__all__ = ["Trace", "Tracing"]
-
 _NAME: Final = "lightretriever"
 _FLUSH_MS: Final = 2_000
 _EXPORT_TIMEOUT_S: Final = 2.0

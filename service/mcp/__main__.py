@@ -16,8 +16,6 @@ from lightretriever.artifacts.cli.console import run_console
 from lightretriever.artifacts.errors import importing
 from lightretriever.service.errors import SettingsError
 
-__all__ = ["main", "mcp"]
-
 _ADDRESS: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})")
 
 

@@ -17,8 +17,6 @@ from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service.client import AsyncSearchClient, ClientError, calls
 from lightretriever.service.schemas import CollectionList, Document, Info, Matched, Mode, SearchResponse
 
-__all__ = ["FoundDocument", "FoundDocuments", "make_server", "serve_http", "serve_stdio"]
-
 _INSTRUCTIONS: Final = (
     "Search of collections of documents. `search` finds documents for a question or for words, and gives a part of "
     "each text; `matched` says how well it matches: `strong`, `weak`, or `none`. `document` gives a whole text. "

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import orjson
 
-__all__ = ["configure_logging"]
-
 # Attributes of every record; the others come from a call's `extra`.
 _COMMON: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 # Control characters and those that turn the direction of writing: a terminal obeys them, or shows another text. Lines

@@ -16,8 +16,6 @@ from prometheus_client.registry import Collector
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.service.execution.executor import Lane
 
-__all__ = ["METRICS_FOLDER", "EngineState", "Mark", "Metrics", "Stage", "StageClock"]
-
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable that prometheus_client reads on import: the folder in which several processes share metrics."""
 

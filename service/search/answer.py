@@ -38,8 +38,6 @@ from lightretriever.service.search.request import SearchContext
 from lightretriever.service.search.snippets import snippets_of
 from lightretriever.service.search.words import STOP_WORDS, WORD
 
-__all__ = ["LEVELS", "Candidates", "Levels", "best_match", "build_answer", "build_listing", "matches"]
-
 # Every answer has these times.
 _UNTIMED: Final = dict.fromkeys(("tokenize", "encode", "dense", "sparse", "rescore", "fuse", "fetch"))
 _NO_QUERY: Final = EncodedQuery([], NO_TOKENS.counts, NO_TOKENS.weights, NO_TOKENS, None)

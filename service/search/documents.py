@@ -16,8 +16,6 @@ from lightretriever.service.backends.base import DocumentFilter, DocumentsGoneEr
 from lightretriever.service.errors import UNAVAILABLE, DeadlineError, NotReadyError, SearchFailedError, ServiceError
 from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
-__all__ = ["Documents", "reading"]
-
 _log = logging.getLogger(__name__)
 _ID_FIELD: Final = "_id"
 _KEPT_SETS: Final = 64

@@ -30,8 +30,6 @@ from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryT
 from lightretriever.service.errors import UnsearchableError
 from lightretriever.service.observability.metrics import StageClock
 
-__all__ = ["QueryEncoder", "no_terms"]
-
 # A shorter vector is rounding noise without a direction.
 _SHORTEST = 1e-12
 _NO_TERMS: Final = (list[str](), NO_TOKENS.counts, NO_TOKENS.weights)

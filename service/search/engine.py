@@ -26,8 +26,6 @@ from lightretriever.service.search.request import Plan, RequestReader, SearchCon
 from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 
-__all__ = ["SearchEngine"]
-
 _log = logging.getLogger(__name__)
 _EXAMPLES: Final = 3
 _PROBES: Final = 500  # different searches to warm up with

@@ -23,8 +23,6 @@ from lightretriever.service.schemas import LegName, Plain, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.words import HYPHENED, WORD
 
-__all__ = ["QueryWord", "check_explained", "explanations", "list_terms_of", "list_tokens", "query_words"]
-
 
 class Part(NamedTuple):
     """A token or a term of a word: its place in the query's arrays, and the share of it that the word has."""

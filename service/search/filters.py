@@ -14,19 +14,6 @@ from lightretriever.service.errors import FieldError, InvalidRequestError, short
 from lightretriever.service.schemas import Plain
 from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
 
-__all__ = [
-    "MAX_DEPTH",
-    "MAX_EDGES",
-    "MAX_VALUES",
-    "Ranges",
-    "all_of",
-    "count_values",
-    "listed",
-    "read_filter",
-    "read_ranges",
-    "values_of",
-]
-
 MAX_VALUES: Final = 1000
 """Most values in all conditions of a filter."""
 

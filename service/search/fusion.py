@@ -45,21 +45,6 @@ import numpy.typing as npt
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array, FloatArray, Int64Array
 from lightretriever.service.schemas import LegName, Normalization
 
-__all__ = [
-    "BOTH",
-    "FLOOR",
-    "CandidateTable",
-    "Fused",
-    "align",
-    "evidence",
-    "fuse_again",
-    "fuse_linear",
-    "fuse_rrf",
-    "moved_query",
-    "with_documents",
-    "word_share",
-]
-
 BOTH: Final[Sequence[LegName]] = ("dense", "sparse")
 FLOOR: Final = 0.001
 """Value of a leg's lowest known score after "range" normalisation."""

@@ -37,8 +37,6 @@ from lightretriever.service import errors, schemas
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["REFRESH_S", "DocumentWrites", "get_document", "read_change", "read_deletion", "read_lines"]
-
 REFRESH_S: Final = 10.0
 """Time beyond the deadline for a write that waits until searches see it."""
 

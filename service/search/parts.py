@@ -19,8 +19,6 @@ from lightretriever.service.settings import Settings
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.later import LaterDocuments
 
-__all__ = ["ENCODE_DOCUMENT", "REQUESTS", "WRITES", "Parts"]
-
 REQUESTS: Final = "requests"
 """The lane for whole requests. The others are for calls that can't be interrupted, or that wait."""
 

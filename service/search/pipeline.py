@@ -38,8 +38,6 @@ from lightretriever.service.search.request import RERANK_UNTIL, RESCORE_UNTIL, S
 from lightretriever.service.search.rules import rewrite
 from lightretriever.service.search.words import exclude, read_typed
 
-__all__ = ["named", "search"]
-
 _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 10  # to search while documents are deleted
 

@@ -31,8 +31,6 @@ from lightretriever.service.search.filters import values_of
 from lightretriever.service.search.fusion import Fused
 from lightretriever.service.settings import Settings
 
-__all__ = ["RERANK", "Ranked", "Reranker", "grouped", "ranked"]
-
 RERANK: Final = "rerank"
 """The lane, the stage, and the name in `degraded`."""
 

@@ -27,20 +27,6 @@ from lightretriever.service.settings import Settings
 if TYPE_CHECKING:
     from lightretriever.service.search.parts import Parts
 
-__all__ = [
-    "RERANK_UNTIL",
-    "RESCORE_UNTIL",
-    "SEARCH_UNTIL",
-    "Operators",
-    "Plan",
-    "RequestReader",
-    "SearchContext",
-    "candidates_of",
-    "literal",
-    "outside_quotes",
-    "read_operators",
-]
-
 _log = logging.getLogger(__name__)
 SEARCH_UNTIL: Final = 0.8
 """Share of the deadline, counted from the arrival, at which the legs are given up. The rest is for later steps."""

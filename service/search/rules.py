@@ -18,8 +18,6 @@ from lightretriever.service.search.filters import all_of
 from lightretriever.service.search.request import Plan
 from lightretriever.service.search.words import STOP_WORDS, WORD
 
-__all__ = ["Rules", "RulesFile", "rewrite"]
-
 _MAX_ADDED: Final = 50  # words that synonyms add to a query
 _MAX_SHARE: Final = 0.5  # of added words, each by its weight, beside those of the query
 

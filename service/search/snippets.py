@@ -20,8 +20,6 @@ from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.schemas import Plain, Snippet
 from lightretriever.service.search.words import HYPHENED, SIGN, UNSPACED, WORD
 
-__all__ = ["LONGEST_READ", "Snippets", "snippets_of"]
-
 LONGEST_READ: Final = 20_000
 """Most characters of a field that are searched for words."""
 

@@ -40,20 +40,6 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.filters import all_of
 from lightretriever.service.search.request import Plan, outside_quotes
 
-__all__ = [
-    "HYPHENED",
-    "MAX_COMPLETIONS",
-    "MAX_WORDS",
-    "SIGN",
-    "STOP_WORDS",
-    "UNSPACED",
-    "WORD",
-    "Completion",
-    "completions_of",
-    "exclude",
-    "read_typed",
-]
-
 
 def _marks(points: Iterable[int]) -> str:
     """Return the combining marks among these code points, as ranges of a regular expression."""

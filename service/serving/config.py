@@ -14,8 +14,6 @@ from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.serving.connection import Connection
 from lightretriever.service.settings import Settings
 
-__all__ = ["Certificates", "Loop", "check_tls", "server_config"]
-
 _PATIENCE_S: Final = 30  # a worker that is silent for so long is replaced
 _HANDSHAKE_S: Final = 5.0
 

@@ -14,8 +14,6 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["Connection"]
-
 _MAX_HEAD_BYTES: Final = 65_536  # also of trailers, and of a chunk's extensions
 _LONG_HEAD: Final = f"The headers are longer than {_MAX_HEAD_BYTES} bytes."
 _MAX_CONNECTIONS: Final = 10_000

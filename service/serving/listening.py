@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["BACKLOG", "address_of", "listening"]
-
 BACKLOG: Final = 2048
 _MAX_SOCKETS: Final = 128
 _UNIX: Final = "unix:"

@@ -29,8 +29,6 @@ from lightretriever.service.serving.listening import address_of, listening
 from lightretriever.service.serving.workers import announce, automatic_workers, run_workers
 from lightretriever.service.settings import Settings
 
-__all__ = ["EXIT_ERROR", "freeze_gc", "make_server", "open_worker", "ready_line", "run", "serve"]
-
 EXIT_ERROR: Final = 2
 _MIN_FILES: Final = 256
 _ARENA_MAX: Final = -8  # M_ARENA_MAX of glibc's malloc.h

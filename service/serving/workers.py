@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from lightretriever.service.collections.collections import Folders
     from lightretriever.service.http.app import Application
 
-__all__ = ["announce", "automatic_workers", "run_workers"]
-
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _MAX_WORKERS: Final = 4
 _WORKER_BYTES: Final = 512 << 20  # of memory for each process, beside the files that all share; see docs/sizing.md

@@ -89,25 +89,6 @@ def test_imports_only_point_down() -> None:
     assert run.returncode == 0, run.stdout
 
 
-def test_public_names_are_listed(modules: Modules) -> None:
-    def listed(module: ast.Module) -> list[str]:
-        for node in module.body:
-            if isinstance(node, ast.Assign) and any(
-                isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
-            ):
-                return list(ast.literal_eval(node.value))
-        return []
-
-    for name, module in modules.items():
-        if not name.startswith(PACKAGES):
-            continue
-        public = [
-            node.name for node in module.body if isinstance(node, Function | ast.ClassDef) and node.name[0] != "_"
-        ]
-        assert listed(module) or not public, f"{name} has no __all__"
-        assert len(listed(module)) == len(set(listed(module))), f"{name} lists a name twice"
-
-
 def test_only_the_pipeline_imports_model_software(modules: Modules) -> None:
     research = ("research/models/onnx.py", "research/quality/ablations.py")
     allowed = ("artifacts/pipeline/", "artifacts/training/", "artifacts/evaluation/full.py", *research)

@@ -10,8 +10,6 @@ from lightretriever.service.client.documents import add, delete, document_of, te
 from lightretriever.service.client.errors import ClientError
 from lightretriever.service.client.sync import SearchClient
 
-__all__ = ["SearchDocumentStore", "SearchRetriever"]
-
 
 class SearchDocumentStore(SearchClient):
     """A client as the store of a `SearchRetriever` or a `DocumentWriter`, which needs a key with the scope `admin`."""

@@ -13,8 +13,6 @@ from pydantic import Field
 from lightretriever.service.client.documents import add, delete, document_of, texts_of
 from lightretriever.service.client.sync import SearchClient
 
-__all__ = ["SearchRetriever"]
-
 
 class SearchRetriever(BaseRetriever):
     """Finds documents. `request` has fields of a search, such as `{"k": 5}`; keywords of `invoke` add to it. Metadata:

@@ -10,8 +10,6 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, Query
 from lightretriever.service.client.documents import SCORES, add, delete, document_of, texts_of
 from lightretriever.service.client.sync import SearchClient
 
-__all__ = ["SearchRetriever"]
-
 
 class SearchRetriever(BaseRetriever):
     """Finds nodes. `request` has fields of a search, such as `{"k": 5}`. Metadata: see `documents.texts_of`, of which
