@@ -7,8 +7,6 @@ import argparse
 import tarfile
 from pathlib import Path
 
-__all__ = ["pack"]
-
 
 def pack(bundle: Path, archive: Path) -> None:
     """Write the files of a bundle to an archive, without owners, modes and times, so the same ones give the same

@@ -10,8 +10,6 @@ import orjson
 
 from lightretriever.artifacts.errors import LightRetrieverError
 
-__all__ = ["Connection", "LoadError", "Response", "address", "search_requests"]
-
 _MAX_HEAD = 1 << 16
 
 

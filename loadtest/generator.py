@@ -28,8 +28,6 @@ from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.loadtest.connection import Connection, LoadError, address, search_requests
 from lightretriever.loadtest.program import QUERIES, option, program
 
-__all__ = ["COUNTS", "closed_loop", "main", "open_loop", "read_texts", "run_loop"]
-
 COUNTS: Final = ("answered", "degraded", "refused", "failed", "late")
 """Outcomes of requests.
 

@@ -15,8 +15,6 @@ from locust.env import Environment
 
 from lightretriever.loadtest.generator import read_texts
 
-__all__ = ["Searcher"]
-
 
 class Searcher(FastHttpUser):
     """A user who searches without a pause."""

@@ -39,8 +39,6 @@ from lightretriever.service.serving.listening import BACKLOG
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import load_settings
 
-__all__ = ["OPTIONS", "Encode", "ModelQueryEncoder", "joined", "main", "model_encoder", "open_engine", "serve_model"]
-
 Encode = Callable[[Sequence[str]], list[EncodedQuery]]
 """Encodes texts as one batch."""
 

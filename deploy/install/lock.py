@@ -25,8 +25,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BUILD", "CLIENT", "HASHED", "HELD", "WITHOUT_DEPENDENCIES", "hashes", "main", "write_list"]
-
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = {
     "runtime": (),

@@ -19,8 +19,6 @@ from typing import Final
 
 from lightretriever.artifacts.sparse.jvm import CLASSES, JAR, anserini_jar
 
-__all__ = ["build_demo_wheel", "build_wheel", "main", "write_jar"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = "lightretriever"
 LUCENE: Final = "org/apache/lucene/"

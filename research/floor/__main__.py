@@ -25,8 +25,6 @@ from research.floor.overload import SERVE, alone_rows, measure_alone, send
 from research.floor.stages import measure_stages
 from research.record import origin, write_json
 
-__all__ = ["alone_table", "floor_table", "main"]
-
 _LABELS: Final = {"floor": "the floor", "service": "the service", "before": "the version before"}
 _TEXTS: Final = 100
 _SHORTEST_MS: Final = 0.01  # of a stage that is shown

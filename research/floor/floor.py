@@ -27,8 +27,6 @@ from lightretriever.service.schemas import Normalization, SearchRequest
 from lightretriever.service.search.fusion import align, evidence, fuse_again, fuse_linear, moved_query, word_share
 from research.servers.minimal_server import serve
 
-__all__ = ["CANDIDATES", "Floor", "main"]
-
 CANDIDATES: Final = 100
 """Of each leg."""
 

@@ -12,8 +12,6 @@ from typing import Any, Final
 from lightretriever.loadtest.connection import LoadError
 from lightretriever.loadtest.process import ROOT, Server, python
 
-__all__ = ["SERVE", "alone_rows", "measure_alone", "send"]
-
 SERVE: Final = python("lightretriever.service.cli", "serve", "--workers", "1")
 """The command of the service, to be followed by a bundle."""
 _WAITING: Final = 6

@@ -10,8 +10,6 @@ from lightretriever.service.http.json import json_response
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 
-__all__ = ["measure_stages"]
-
 _TURNS: Final = 12
 """Turns over the queries; the first half warms up."""
 

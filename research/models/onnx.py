@@ -21,8 +21,6 @@ from lightretriever.artifacts.errors import ModelError
 from lightretriever.loadtest.program import option, program
 from research.servers.onnx import INPUTS, MODEL, TOKENIZER
 
-__all__ = ["main", "save_onnx"]
-
 _OPSET: Final = 18
 
 

@@ -19,8 +19,6 @@ from tokenizers import Tokenizer, normalizers
 
 from lightretriever.loadtest.program import option, program
 
-__all__ = ["main", "save_static"]
-
 WEIGHTS = "weights/l2_supercat_256.safetensors"
 TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 

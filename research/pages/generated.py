@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Part", "write"]
-
 
 @dataclass(frozen=True)
 class Part:

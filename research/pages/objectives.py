@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from research.record import origin, write_json
 
-__all__ = ["OBJECTIVES", "objectives_table", "record"]
-
 OBJECTIVES: Final[Mapping[str, tuple[str, str]]] = {
     "soak_requests": (
         "30 minutes of mixed load by 16 clients without a pause, with swaps: requests",

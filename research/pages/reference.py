@@ -24,8 +24,6 @@ from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 from research.pages.generated import Part, write
 
-__all__ = ["ROOT", "api_reference", "command_reference", "outputs"]
-
 ROOT = Path(__file__).resolve().parents[2]
 PART = Part("<!-- reference: written by research/pages/reference.py -->", "<!-- end of reference -->")
 

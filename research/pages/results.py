@@ -25,8 +25,6 @@ from research.quality.recorded import MEASURE, PerQuery, Row, read_queries_file,
 from research.record import ROOT
 from research.servers.__main__ import load_table
 
-__all__ = ["Results", "outputs", "paired_test"]
-
 PART: Final = Part("<!-- results: written by research/pages/results.py -->", "<!-- end of results -->")
 DATASETS: Final = ("scifact", "vaswani", "cranfield", "cacm", "wikiqa", "trecqa", "race-qa-test")
 BASELINE: Final = "bm25"

@@ -52,8 +52,6 @@ from lightretriever.loadtest.program import option, program
 from lightretriever.service.commands.evaluation import open_searcher
 from research.quality.evaluate import COLLECTIONS
 
-__all__ = ["READERS", "VARIANTS", "main", "table", "variant_of"]
-
 Content = dict[str, Any]
 LIGHT_DOCUMENTS = "light-documents"
 ALL = 10**9  # of a collection's queries and documents

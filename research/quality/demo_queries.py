@@ -23,8 +23,6 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.record import write_json
 
-__all__ = ["QUERIES", "main", "measure", "read_queries"]
-
 QUERIES: Final = Path(__file__).resolve().parents[2] / "demo" / "queries.jsonl"
 _FIRST: Final = 5
 

@@ -33,8 +33,6 @@ from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.loadtest.program import REST, option, program, typed_command
 from research.quality.recorded import RESULTS, evaluate_and_record, read_rows, run
 
-__all__ = ["COLLECTIONS", "Collection", "main", "write_judged_part"]
-
 TASK = "search"
 
 

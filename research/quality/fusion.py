@@ -25,8 +25,6 @@ from lightretriever.loadtest.program import option, program
 from lightretriever.service.commands.evaluation import open_searcher
 from research.record import origin, write_json
 
-__all__ = ["main", "measure"]
-
 _K: Final = 10
 _CANDIDATES: Final = 100
 _RANGE: Final = Fusion(LegWeights(dense=0.5, sparse=0.5), normalization="range", feedback=0.0)

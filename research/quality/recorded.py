@@ -21,21 +21,6 @@ from lightretriever.loadtest.program import typed_command
 from lightretriever.service.cli import app
 from research.record import ROOT, machine_name
 
-__all__ = [
-    "BASELINE",
-    "MEASURE",
-    "RESULTS",
-    "PerQuery",
-    "Row",
-    "evaluate_and_record",
-    "queries_file",
-    "read_queries_file",
-    "read_rows",
-    "record",
-    "result_rows",
-    "run",
-]
-
 RESULTS: Final = ROOT / "docs" / "results"
 
 Row = dict[str, Any]

@@ -28,8 +28,6 @@ from lightretriever.loadtest.program import QUERIES, option, program, typed_comm
 from research.record import origin, write_json
 from research.servers.systems import INPUTS, System, systems
 
-__all__ = ["compare", "load_table", "main", "saturated"]
-
 Row = dict[str, Any]
 HALF: Final = 0.5
 """The rate of the open loops, as a part of a system's own highest throughput."""

@@ -18,8 +18,6 @@ from lightretriever.service.search.documents import Documents
 from research.servers.bundle_documents import word_index
 from research.servers.minimal_server import Hits, Search, serve_system
 
-__all__ = ["main", "opened"]
-
 
 @contextmanager
 def opened(bundle: Bundle, path: Path) -> Iterator[Search]:

@@ -15,19 +15,6 @@ from lightretriever.artifacts.evaluation.systems import document_texts
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 
-__all__ = [
-    "CANDIDATES",
-    "RANK_CONSTANT",
-    "Row",
-    "by_number",
-    "hit",
-    "index_of",
-    "read_rows",
-    "term_numbers",
-    "vectors_of",
-    "word_index",
-]
-
 CANDIDATES: Final = 100
 """Least candidates of a leg, as in the service."""
 RANK_CONSTANT: Final = 60

@@ -26,8 +26,6 @@ from lightretriever.artifacts.tokens.tokenizer import text_of
 from research.servers.bundle_documents import RANK_CONSTANT, Row, hit, index_of, read_rows, vectors_of
 from research.servers.minimal_server import Hits, Search, serve_system
 
-__all__ = ["build_table", "main", "opened"]
-
 _BATCH: Final = 5000
 _NAME: Final = "documents"
 _EFFORT: Final = 128

@@ -29,8 +29,6 @@ from research.servers.bundle_documents import (
 )
 from research.servers.minimal_server import Hits, Search, serve_system
 
-__all__ = ["build_collection", "main", "opened"]
-
 _BATCH: Final = 1000
 _NAME: Final = "documents"
 _LONGEST: Final = 65_535  # bytes of a string

@@ -22,8 +22,6 @@ from starlette.routing import Route
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, Main, option, program
 
-__all__ = ["Hits", "Search", "serve", "serve_system"]
-
 Hits = list[dict[str, Any]]
 """`id`, `rank` from 1, `score`, `fields`; best first."""
 Search = Callable[[str, int], Hits]

@@ -23,8 +23,6 @@ from lightretriever.loadtest.program import option, program
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.search.encoder import QueryEncoder
 
-__all__ = ["INPUTS", "MODEL", "TOKENIZER", "OnnxEncoder", "main", "onnx_encoder"]
-
 MODEL: Final = "model.onnx"
 TOKENIZER: Final = "tokenizer.json"
 INPUTS: Final = ("input_ids", "attention_mask")

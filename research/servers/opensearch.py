@@ -29,8 +29,6 @@ from research.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, hit, in
 from research.servers.minimal_server import Hits, Search, serve_system
 from research.servers.systems import OPENSEARCH_HOME
 
-__all__ = ["build_index", "main", "opened"]
-
 _NAME: Final = "documents"
 _HEAP_MB: Final = "1024"
 _TIMEOUT_S: Final = 600

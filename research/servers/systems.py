@@ -9,8 +9,6 @@ from typing import Final
 from lightretriever.loadtest.process import python
 from lightretriever.loadtest.program import BUNDLE, MODEL, option
 
-__all__ = ["INPUTS", "OPENSEARCH_HOME", "System", "systems"]
-
 OPENSEARCH_HOME: Final = "OPENSEARCH_HOME"
 """Environment variable that names the folder of an OpenSearch with `bin/cluster`, which starts and stops nodes."""
 INPUTS: Final = (

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-__all__ = ["signal_after"]
-
 
 @contextmanager
 def signal_after(target: Path) -> Iterator[None]:

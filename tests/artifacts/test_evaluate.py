@@ -22,11 +22,12 @@ from lightretriever.artifacts.evaluation.mteb import BundleSearch
 from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
 from lightretriever.artifacts.evaluation.searching import SearchMode
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from lightretriever.service.commands.evaluation import open_searcher
 from lightretriever.service.schemas import LinearFusion, Weights
 from tests.artifacts.signals import signal_after
 from tests.support.commands import run_command
 from tests.support.judged import write_judged
-from tests.support.searching import evaluate_bundle, open_searcher
+from tests.support.searching import evaluate_bundle
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import BundleOf, make_tiny_bundle, tiny_batches, tiny_documents
 from tests.support.wordings import raises

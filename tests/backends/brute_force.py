@@ -19,8 +19,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.live.mirror import WORDS, Row
 
-__all__ = ["FIELDS", "LEAVES", "BruteForce", "Expected", "random_request"]
-
 FIELDS: Final[dict[str, Any]] = {
     "year": "number",
     "size": "number",

@@ -7,8 +7,6 @@ from typing import Any, Self, cast
 
 from lightretriever.service.client import AsyncSearchClient, SearchClient
 
-__all__ = ["BOTH", "Client", "Maker"]
-
 Client = SearchClient
 Maker = Callable[..., Client]
 

@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["ROOT", "VERSION", "WORK", "Built", "build", "buildah", "missing", "output"]
-
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "image"
 LISTS = [ROOT / "deploy" / "requirements" / f"{name}.txt" for name in ("build", "runtime", "tracing", "cluster")]

@@ -15,8 +15,6 @@ from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
 
-__all__ = ["EndlessRecursion", "Hanging", "OutOfMemory", "closed_reader"]
-
 _MANY: Final = 2**31 - 1  # bytes, more than any Java heap here
 
 

@@ -14,16 +14,6 @@ from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model
 from tests.support.toy import save_toy_model, write_toy_set
 
-__all__ = [
-    "adapter_files",
-    "assert_whole_or_absent",
-    "content",
-    "files",
-    "write_distil_recipe",
-    "write_recipe",
-    "write_train_recipe",
-]
-
 TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
 
 

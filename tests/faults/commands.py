@@ -16,8 +16,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, NoReturn
 
-__all__ = ["FORKS", "STAGES", "Command", "Done", "finished", "lasted", "run"]
-
 FORKS: Final = get_context("forkserver")
 FORKS.set_forkserver_preload(
     [

@@ -13,8 +13,6 @@ import atheris
 with atheris.instrument_imports(include=["lightretriever"]):
     from tests.faults.targets import TARGETS, corpus
 
-__all__ = ["main"]
-
 WORDS = (
     *("query", "k", "offset", "mode", "task", "fusion", "candidates", "fields", "deadline_ms", "allow_partial", "text"),
     *("searches", "method", "weights", "linear", "rrf", "rank_constant", "normalization", "dense", "sparse", "hybrid"),

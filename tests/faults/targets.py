@@ -25,8 +25,6 @@ from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 from tests.support.tampering import sign
 
-__all__ = ["CORPUS", "TARGETS", "FindingError", "corpus"]
-
 CORPUS: Final = Path(__file__).with_name("corpus")
 _SETTINGS: Final = Settings()
 _READER: Final = RequestReader(

@@ -23,8 +23,6 @@ import orjson
 from lightretriever.loadtest.connection import Connection, address
 from tests.service.place import DOCUMENTS
 
-__all__ = ["Answer", "Ask", "ask", "bare", "clients", "constant_rate", "elsewhere", "mix", "searches"]
-
 _MAX_CONNECTIONS: Final = min(4_000, getrlimit(RLIMIT_NOFILE)[0] * 3 // 4)
 _PROBLEM: Final = b"application/problem+json"
 _PASSING: Final = re.compile(rb'"timings_ms":\{[^}]*\}|"request_id":"[^"]*"')

@@ -89,6 +89,18 @@ def test_imports_only_point_down() -> None:
     assert run.returncode == 0, run.stdout
 
 
+def test_names_with_an_underscore_stay_in_their_module(modules: Modules) -> None:
+    taken = [
+        f"{name}: {alias.name}"
+        for name, module in modules.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name.startswith("_")
+    ]
+    assert taken == []
+
+
 def test_only_the_pipeline_imports_model_software(modules: Modules) -> None:
     research = ("research/models/onnx.py", "research/quality/ablations.py")
     allowed = ("artifacts/pipeline/", "artifacts/training/", "artifacts/evaluation/full.py", *research)

@@ -11,10 +11,11 @@ from lightretriever.service.client import SearchClient
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
+from tests.pipeline.test_growing import COUNT, NEW
 from tests.service.live import live
 from tests.support.commands import run, summary_of
 from tests.support.keys import keys_file
-from tests.support.upserted import COUNT, NEW, Upserted, counts
+from tests.support.upserted import Upserted, counts
 from tests.support.wordings import raises
 from tests.support.written import ENTRIES, KEY, ask
 

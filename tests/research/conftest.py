@@ -10,8 +10,6 @@ from tests.support.models import save_model
 from tests.support.recipes import write_recipe
 from tests.support.tiny import BundleOf
 
-__all__ = ["real_bundle", "word_bundle"]
-
 
 @pytest.fixture(autouse=True)
 def few_warm_up_queries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,19 +15,6 @@ import httpx2
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, Request, Route, expect, sync_playwright
 
-__all__ = [
-    "ATTACK",
-    "answer_of",
-    "asked",
-    "browsing",
-    "held_back",
-    "more",
-    "page_of",
-    "search_for",
-    "serious",
-    "shown_ids",
-]
-
 ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
 _ARGUMENTS = [

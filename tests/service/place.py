@@ -12,8 +12,6 @@ from tests.service.process import Server
 from tests.service.test_swap import flip
 from tests.support.keys import keys_file, new_key
 
-__all__ = ["DOCUMENTS", "Place"]
-
 DOCUMENTS = 1000
 
 

@@ -6,8 +6,6 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["agree", "ask", "ids", "samples", "without_times"]
-
 
 def ask(client: TestClient, *query: str, **fields: Any) -> dict[str, Any]:
     """The answer of a search, which must not be an error; `query` is one text or none."""

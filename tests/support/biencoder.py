@@ -12,8 +12,6 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from tests.support.tiny import tiny_documents
 
-__all__ = ["SPECIAL", "save_biencoder", "save_static"]
-
 VOCABULARY = 400
 SPECIAL = {
     "pad_token": "[PAD]",

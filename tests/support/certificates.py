@@ -3,8 +3,6 @@
 import subprocess
 from pathlib import Path
 
-__all__ = ["openssl", "self_signed"]
-
 
 def openssl(*words: str | Path) -> None:
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)

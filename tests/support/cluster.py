@@ -32,8 +32,6 @@ from lightretriever.service.settings import Settings
 from tests.support.java import QUICK_JAVA
 from tests.support.threads import in_a_thread
 
-__all__ = ["Nodes", "Proxy", "connected", "own_cluster", "proxied", "remove_indexes", "served_by", "shared_cluster"]
-
 _PORTS = range(10_000, 32_000)
 
 

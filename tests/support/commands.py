@@ -15,9 +15,6 @@ from typer.testing import CliRunner, Result
 
 from lightretriever.service.cli import app, main
 
-__all__ = ["Done", "documented", "invoke", "only", "run", "run_command", "summary_of"]
-
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

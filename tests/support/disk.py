@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["full_disk", "small_disk"]
-
 
 @contextmanager
 def full_disk(file_bytes: int) -> Iterator[None]:

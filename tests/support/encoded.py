@@ -9,8 +9,6 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.pipeline.columns import column
 from lightretriever.artifacts.pipeline.store import TextStore
 
-__all__ = ["keep_texts", "kept_texts"]
-
 
 def kept_texts(path: Path) -> int:
     """How many texts a store has, while another process may write it."""

@@ -2,8 +2,6 @@
 
 import sys
 
-__all__ = ["QUICK_JAVA", "without_notes"]
-
 #: Variables of the environment of a process with a JVM; none where figures are recorded, which are of Java as it is.
 QUICK_JAVA = {} if "--record-faults" in sys.argv else {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 

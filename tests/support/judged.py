@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["write_judged", "write_queries"]
-
 
 def write_queries(folder: Path, queries: Mapping[str, str] | Iterable[str]) -> Path:
     """Write queries, by their ids or numbered from 0, into a folder, which is made, and give their file."""

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from lightretriever.service.http.api_keys import KeyEntry, KeyScope
 
-__all__ = ["keys_file", "new_key"]
-
 
 def new_key(name: str, scopes: Sequence[KeyScope], collections: Sequence[str] = ()) -> tuple[str, KeyEntry]:
     """Return a random key and its entry, for all collections if none is named."""

@@ -11,8 +11,6 @@ from lightretriever.artifacts.sparse.index import FoundImpacts
 from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Leg, Ordinals, ScoredDocuments, Scores
 from lightretriever.service.backends.local import FaissDense, LuceneSparse
 
-__all__ = ["FailingLeg", "GatedLeg", "WrappedLeg"]
-
 
 class WrappedLeg:
     """Does what the real leg does, and `begin` before each search."""

@@ -17,8 +17,6 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_te
 from tests.support.tiny import batch_of, in_vocabulary
 from tests.support.vectors import unit
 
-__all__ = ["TEXTS", "make_meaningful_bundle"]
-
 TEXTS: Final = (
     ("Repairing bicycles", "How to mend the punctured tyre of a bicycle, adjust its brakes and oil the chain."),
     ("Growing tomatoes", "Tomatoes want sun, water and patience; tie the plants to canes and pick the ripe ones."),

@@ -4,8 +4,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Held", "held", "mapped_bytes"]
-
 
 def mapped_bytes(path: Path) -> tuple[int, int]:
     """Mapped and resident bytes of a file in this process, from the kernel's own account."""

@@ -10,8 +10,6 @@ import yaml
 
 from tests.support.models import write_corpus
 
-__all__ = ["change", "save", "training", "write_recipe"]
-
 
 def write_recipe(
     folder: Path,

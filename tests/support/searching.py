@@ -5,6 +5,4 @@ from functools import partial
 from lightretriever.artifacts.evaluation import evaluate
 from lightretriever.service.commands.evaluation import open_searcher
 
-__all__ = ["evaluate_bundle", "open_searcher"]
-
 evaluate_bundle = partial(evaluate.evaluate_bundle, open_searcher)

@@ -10,8 +10,6 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding, 
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-__all__ = ["save_dense_router", "save_sparse_model"]
-
 
 def save_sparse_model(folder: Path, biencoder: Path, *, static_queries: bool = True) -> Path:
     """Save a seeded random masked language model with SPLADE pooling and the tokenizer of `biencoder`; with

@@ -5,8 +5,6 @@ import torch
 from lightretriever.artifacts.pipeline.language_model import sparse_weights
 from lightretriever.artifacts.pipeline.model import Backbone
 
-__all__ = ["padded_weights", "token_states_naive"]
-
 
 def token_states_naive(backbone: Backbone, prefix: list[int], tokens: torch.Tensor) -> torch.Tensor:
     """e(t) by the plain forward pass of `prefix t <eos>`, one sequence per token. (n,) → (n, H)."""

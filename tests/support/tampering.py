@@ -12,8 +12,6 @@ from xxhash import xxh3_128
 
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
-__all__ = ["copy_of", "edit_json", "edit_manifest", "flip_bit", "resign", "rewrite_lucene", "sign"]
-
 
 def copy_of(bundle: Path, parent: Path) -> Path:
     """A copy of a bundle that may be damaged."""

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from socketserver import TCPServer
 from threading import Thread
 
-__all__ = ["in_a_thread"]
-
 
 @contextmanager
 def in_a_thread(server: TCPServer) -> Iterator[str]:

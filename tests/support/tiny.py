@@ -23,20 +23,6 @@ from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tests.support.vectors import unit
 
-__all__ = [
-    "TASKS",
-    "BundleOf",
-    "TinyDocument",
-    "batch_of",
-    "english_tokenizer",
-    "in_vocabulary",
-    "make_tiny_bundle",
-    "tiny_batches",
-    "tiny_documents",
-    "tiny_idf",
-    "train_tokenizer",
-]
-
 BundleOf = Callable[..., Bundle]
 """Of the fixture `bundle_of`: takes a vocabulary and `dense`."""
 

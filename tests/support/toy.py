@@ -10,8 +10,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tests.support.judged import write_judged
 
-__all__ = ["TOPICS", "save_toy_model", "write_toy_set"]
-
 TOPICS = 16
 _FILLERS = ["with", "and", "some", "very", "old", "new", "the", "of"]
 _SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "_"]

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from tests.pipeline.test_growing import COUNT, NEW, write_recipe
+from tests.pipeline.test_growing import write_recipe
 from tests.support.commands import run
-
-__all__ = ["COUNT", "NEW", "Upserted", "counts"]
 
 
 class Upserted:

@@ -5,8 +5,6 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.dense.index import DenseIndex
 
-__all__ = ["random_unit", "recall", "unit"]
-
 
 def unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     """Rows (n, D), each cut to length 1."""

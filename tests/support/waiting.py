@@ -4,8 +4,6 @@ import socket
 from collections.abc import Callable
 from time import monotonic, sleep
 
-__all__ = ["free_port", "wait_until"]
-
 
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens at."""

@@ -2,8 +2,6 @@
 
 import socket
 
-__all__ = ["POST", "dial", "received"]
-
 POST = b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 """The head of a search, without a length and without its end."""
 

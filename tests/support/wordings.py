@@ -8,8 +8,6 @@ import pytest
 
 from lightretriever.artifacts import errors
 
-__all__ = ["raises"]
-
 E = TypeVar("E", bound=Exception)
 
 

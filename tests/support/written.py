@@ -15,8 +15,6 @@ from lightretriever.service.settings import Settings
 from tests.service.live import live
 from tests.support.keys import new_key
 
-__all__ = ["ENTRIES", "KEY", "NEW", "OTHER", "READER", "VECTOR", "ask", "changeable", "found", "impacts_of", "opened"]
-
 KEY, _WHOLE = new_key("both", ["search", "admin"])
 READER, _READS = new_key("reader", ["search"])
 OTHER, _OTHERS = new_key("other", ["admin"], ["another"])
