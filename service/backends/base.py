@@ -35,12 +35,6 @@ class ScoredDocuments(NamedTuple):
     scores: Scores
 
 
-def check_count(count: int) -> None:
-    """Raise ValueError unless a leg may be asked for so many documents."""
-    if count < 1:
-        raise ValueError(f"k is {count}; it must be 1 or more.")
-
-
 class QueryTokens(NamedTuple):
     """The tokens of a query in the dense leg: distinct `ids` (u,) int32, ascending, their `counts` (u,) int64, and
     their `weights` (u,) float32 in the sum of table rows."""
@@ -129,17 +123,8 @@ class Leg(Protocol):
     def backend(self) -> str:
         """The backend's name in `/info`, metrics and log lines."""
 
-    def search(
-        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
-    ) -> ScoredDocuments:
-        """Find the best `count` documents, or fewer, of those `allowed`.
-
-        A document's score depends on neither `count` nor `allowed`. ValueError if `count` is below 1. TimeoutError at
-        the `perf_counter` time `deadline`, where the backend can be interrupted.
-        """
-
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents (m,) exactly as `search` does: (m,) float32. ValueError for an unknown ordinal."""
+        """Score given documents (m,) exactly as a search does: (m,) float32. ValueError for an unknown ordinal."""
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
         """Return the shares of the scores of given documents: in the sparse leg each term's, (m, t) float32, in the
@@ -239,7 +224,8 @@ class Backends(ABC):
     def search(
         self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
-        """Search these legs in parallel until `deadline`, each as `Leg.search` does. Every leg gets an outcome."""
+        """Find the best `count` documents, 1 or more, or fewer, of those `allowed`, by these legs in parallel until
+        `deadline`. A document's score depends on neither `count` nor `allowed`. Every leg gets an outcome."""
 
     @abstractmethod
     def vectors(self, ordinals: Ordinals) -> Float32Array:

@@ -29,7 +29,6 @@ from lightretriever.service.backends.base import (
     ReadCandidates,
     ScoredDocuments,
     Scores,
-    check_count,
 )
 from lightretriever.service.cgroup import processors
 from lightretriever.service.execution.executor import Executor, Outcome, call_here
@@ -68,20 +67,11 @@ class LuceneSparse:
         self._index = index
         self._language: Language = language or "standard"
 
-    def search(
-        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
-    ) -> ScoredDocuments:
-        """Find the best `count` documents. TimeoutError at the `perf_counter` time `deadline`, ValueError if `count` is
-        below 1."""
-        check_count(count)
-        left_s = deadline - perf_counter()
-        return ScoredDocuments(*self._index.search(query.terms, query.weights, count, allowed, left_s))
-
     def find(
         self, query: EncodedQuery, count: int, others: Ordinals, allowed: DocumentFilter | None, deadline: float
     ) -> FoundImpacts:
-        """Find the best `count` documents as `search` does, and read the impacts of these and of others (m,).
-        TimeoutError at the `perf_counter` time `deadline`."""
+        """Find the best `count` documents, and read the impacts of these and of others (m,). TimeoutError at the
+        `perf_counter` time `deadline`."""
         words = (query.terms, query.weights) if query.text is None else query.text
         return self._index.find(words, count, others, allowed, deadline - perf_counter(), self._language, query.named)
 
@@ -109,12 +99,8 @@ class FaissDense:
     def __init__(self, index: "DenseIndex | LaterIndex") -> None:
         self._index = index
 
-    def search(
-        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
-    ) -> ScoredDocuments:
-        """Find the best `count` documents. Faiss can't be interrupted, so `deadline` ends nothing. ValueError if
-        `count` is below 1."""
-        check_count(count)
+    def search(self, query: EncodedQuery, count: int, allowed: DocumentFilter | None) -> ScoredDocuments:
+        """Find the best `count` documents. Faiss can't be interrupted."""
         return ScoredDocuments(*self._index.search(_vector(query), count, None if allowed is None else allowed.bits))
 
     def nearest(self, query: EncodedQuery, count: int, allowed: DocumentFilter | None) -> Ordinals:
@@ -185,7 +171,7 @@ class LocalBackends(Backends):
     def search(
         self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
-        """Search these legs until the `perf_counter` time `deadline`. Every leg gets an outcome."""
+        """Search these legs, as `Backends.search`."""
         with self._running.lock:
             self._running.count += 1
             running = self._running.count
@@ -194,13 +180,13 @@ class LocalBackends(Backends):
             handed_over = "dense" in legs and hands_over(self._search_bytes, running, self._running.processors)
             if both and not handed_over:
                 return self._search_both(query, count, allowed, deadline)
-            here: dict[LegName, Callable[[], Any]] = {
-                name: partial(self.legs[name].search, query, count, allowed, deadline) for name in legs
-            }
+            here, lanes = dict[LegName, Callable[[], Any]](), dict[LegName, Callable[[], Any]]()
+            if "dense" in legs:
+                dense = cast(FaissDense, self.legs["dense"])
+                (lanes if handed_over else here)[DENSE_LANE] = partial(dense.search, query, count, allowed)
             if "sparse" in legs:
                 sparse = cast(LuceneSparse, self.legs["sparse"])
                 here["sparse"] = partial(sparse.find, query, count, NO_ORDINALS, allowed, deadline)
-            lanes: dict[LegName, Callable[[], Any]] = {DENSE_LANE: here.pop("dense")} if handed_over else {}
             outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(lanes, deadline, here)
             if "sparse" in legs:
                 return _results(outcomes, query)

@@ -45,7 +45,6 @@ from lightretriever.service.backends.base import (
     ScoredDocuments,
     Scores,
     UnavailableError,
-    check_count,
 )
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor, Outcome, Reason
@@ -71,12 +70,6 @@ class ClusterLeg:
     def __init__(self, backends: "ClusterBackends", name: LegName) -> None:
         self.name: LegName = name
         self._backends = backends
-
-    def search(
-        self, query: EncodedQuery, count: int, allowed: DocumentFilter | None = None, deadline: float = inf
-    ) -> ScoredDocuments:
-        """Find the best `count` documents. TimeoutError at the `perf_counter` time `deadline`."""
-        return result_of(self._backends.find([self.name], query, count, allowed, deadline)[0][self.name])
 
     def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
         """Score given documents; 0.0 in the sparse leg for a document that shares no term. DocumentsGoneError for a
@@ -136,29 +129,26 @@ class ClusterBackends(Backends):
     def search(
         self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
-        """Search these legs until the `perf_counter` time `deadline`. Every leg gets an outcome."""
-        trip = partial(self.find, list(legs), query, count, allowed, deadline)
+        """Search these legs, as `Backends.search`."""
+        trip = partial(self._find, list(legs), query, count, allowed, deadline)
         whole = self._executor.gather({CLUSTER_LANE: trip}, deadline)[CLUSTER_LANE]
         if whole.value is None:
-            reason: Reason | None = "late" if isinstance(whole.error, TimeoutError) else whole.reason
-            return LegResults({name: Outcome(reason=reason, error=whole.error) for name in legs}, query)
+            return LegResults({name: Outcome(reason=whole.reason, error=whole.error) for name in legs}, query)
         answers, named = whole.value
         outcomes = dict[LegName, Outcome[ScoredDocuments]]()
         for name, answer in answers.items():
             if isinstance(answer, Exception):
-                reason = "late" if isinstance(answer, TimeoutError) else "failed"
+                reason: Reason = "late" if isinstance(answer, TimeoutError) else "failed"
                 outcomes[name] = Outcome(None, reason, answer, whole.started, whole.ended)
             else:
                 outcomes[name] = Outcome(answer, None, None, whole.started, whole.ended)
         return LegResults(outcomes, query, named=named)
 
-    def find(
+    def _find(
         self, names: LegNames, query: EncodedQuery, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> tuple[dict[LegName, ScoredDocuments | Exception], Ordinals]:
         """Find the best `count` documents of each leg, and those that the query names. A leg that fails has an
-        exception in place of its result, TimeoutError if it is late; if all fail, it is raised. ValueError if `count`
-        is below 1."""
-        check_count(count)
+        exception in place of its result, TimeoutError if it is late; if all fail, it is raised."""
         searches: list[tuple[str, Query]] = [(name, self._legs[name].asked(query, count, allowed)) for name in names]
         for condition in query.named:
             searches.append(("named", listing(matching(filter_query(condition), allowed), None, 0, _MAX_NAMED + 1)))

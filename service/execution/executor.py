@@ -5,13 +5,14 @@ one too. A caller waits for its calls until a deadline and abandons those that a
 thread until it ends.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from time import perf_counter, thread_time
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 T = TypeVar("T")
 Name = TypeVar("Name", bound=str)
@@ -28,29 +29,22 @@ class Outcome(Generic[T]):
 
     value: T | None = None
     reason: Reason | None = None
-    error: BaseException | None = None
+    error: Exception | None = None
     started: float = 0.0
     ended: float = 0.0
     handed_s: float = 0.0
 
-    def get(self) -> T:
-        """Return the value; call it only if `reason` is None."""
-        return cast(T, self.value)
-
 
 class Call(Generic[T]):
-    """A call in a lane. `future` completes when it ends; `started` and `ended` are `perf_counter` times, 0 before, and
-    `processor_s` is the processor time of the call in seconds."""
+    """A call in a lane. `future` completes when it ends; `started` is a `perf_counter` time, 0 before."""
 
-    __slots__ = ("_function", "_given_up", "_lane", "ended", "future", "processor_s", "started")
+    __slots__ = ("_function", "_given_up", "_lane", "future", "started")
 
     def __init__(self, lane: "Lane", function: Callable[[], T]) -> None:
         self._lane = lane
         self._function = function
         self._given_up = False
         self.started = 0.0
-        self.ended = 0.0
-        self.processor_s = 0.0
         self.future: Future[T] = lane.pool.submit(self._run)
 
     def give_up(self) -> bool:
@@ -66,13 +60,12 @@ class Call(Generic[T]):
 
     def _run(self) -> T:
         lane = self._lane
-        self.started, began = perf_counter(), thread_time()
+        self.started = perf_counter()
         with lane.lock:
             lane.running.add(self)
         try:
             return self._function()
         finally:
-            self.ended, self.processor_s = perf_counter(), thread_time() - began
             with lane.lock:
                 lane.running.discard(self)
                 lane.abandoned -= self._given_up
@@ -115,11 +108,11 @@ class Lane:
 class Executor:
     """The lanes of an engine."""
 
-    def __init__(self, lanes: Iterable[str], threads: int, *, patience_s: float) -> None:
-        self.lanes = {name: Lane(name, threads, patience_s=patience_s) for name in lanes}
+    def __init__(self) -> None:
+        self.lanes: dict[str, Lane] = {}
 
     def add(self, name: str, threads: int, *, patience_s: float) -> None:
-        """Add a lane with threads and patience of its own."""
+        """Add a lane."""
         self.lanes[name] = Lane(name, threads, patience_s=patience_s)
 
     def gather(
@@ -131,10 +124,17 @@ class Executor:
         """Run calls in parallel, each in the lane of its name, and those `here` meanwhile in this thread, one after the
         other. Wait for the lanes until the `perf_counter` time `deadline`. Every name gets an outcome; `gather` raises
         nothing."""
-        submitted = {name: self.lanes[name].submit(function) for name, function in calls.items()}
+        submitted = {
+            name: self.lanes[name].submit(partial(_handed, function, deadline)) for name, function in calls.items()
+        }
         outcomes = {name: call_here(function, deadline) for name, function in here.items()}
         for name, call in submitted.items():
-            outcomes[name] = Outcome(reason="stuck") if call is None else _outcome(call, deadline)
+            if call is None:
+                outcomes[name] = Outcome(reason="stuck")
+                continue
+            wait([call.future], max(0.0, deadline - perf_counter()))
+            late = not call.future.done() and call.give_up()
+            outcomes[name] = Outcome(reason="late") if late else call.future.result()
         return outcomes
 
     @property
@@ -167,11 +167,9 @@ def call_here(function: Callable[[], T], deadline: float) -> Outcome[T]:
     return Outcome(value, started=started, ended=perf_counter())
 
 
-def _outcome(call: Call[T], deadline: float) -> Outcome[T]:
-    wait([call.future], max(0.0, deadline - perf_counter()))
-    if not call.future.done() and call.give_up():
-        return Outcome(reason="late")
-    error = call.future.exception()
-    if error is not None:
-        return Outcome(None, "failed", error, call.started, call.ended, call.processor_s)
-    return Outcome(call.future.result(), None, None, call.started, call.ended, call.processor_s)
+def _handed(function: Callable[[], T], deadline: float) -> Outcome[T]:
+    """Run a call as `call_here` does, and measure the time that its thread computed."""
+    began = thread_time()
+    outcome = call_here(function, deadline)
+    outcome.handed_s = thread_time() - began
+    return outcome

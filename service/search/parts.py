@@ -53,8 +53,9 @@ class Parts:
         such model, ResumeError if the bundle was made with another one."""
         reranker = None if settings.rerank_url is None else Reranker(settings.rerank_url, settings)
         patience_s = settings.deadline_ms / 1e3
-        lanes = [REQUESTS, *([] if reranker is None else [RERANK])]
-        executor = Executor(lanes, settings.threads(), patience_s=patience_s)
+        executor = Executor()
+        for lane in (REQUESTS,) if reranker is None else (REQUESTS, RERANK):
+            executor.add(lane, settings.threads(), patience_s=patience_s)
         with ThreadPoolExecutor(1) as thread:  # reads the vocabulary while the indexes open
             encoder, later = thread.submit(_encoder, bundle), None
             if settings.backend == "local":

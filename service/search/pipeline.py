@@ -367,7 +367,7 @@ def _relevance(context: SearchContext, reranker: Reranker, table: CandidateTable
     if outcome.value is not None:
         context.clock.add(RERANK, outcome.started, outcome.ended)
         return dict(zip(top, outcome.value, strict=True))
-    context.missing[RERANK] = "late" if isinstance(outcome.error, TimeoutError) else outcome.reason or "failed"
+    context.missing[RERANK] = outcome.reason or "failed"
     if outcome.error is not None:
         _log.error("reranker failed", exc_info=outcome.error)
     if not plan.request.allow_partial:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from time import perf_counter
 from typing import get_args
 
 import numpy as np
@@ -19,7 +20,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
-from lightretriever.service.backends.base import Backends, EncodedQuery, Leg, ScoredDocuments
+from lightretriever.service.backends.base import Backends, DocumentFilter, EncodedQuery, Leg, ScoredDocuments
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.execution.executor import Executor
@@ -133,14 +134,14 @@ def pushed(bundles: Bundles, opensearch: str) -> Iterator[Callable[[Bundle], Bac
     def open_pushed(bundle: Bundle) -> Backends:
         index = f"{name}-{bundle.manifest.sparse.vocabulary}"
         there_too = there.model_copy(update={"opensearch_index": index})
-        return open_cluster(bundle, there_too, Executor([], 2, patience_s=60))
+        return open_cluster(bundle, there_too, Executor())
 
     yield open_pushed
     remove_indexes(opensearch, name)
 
 
 def open_here(bundle: Bundle) -> Backends:
-    return open_local(bundle, Settings(), Executor([], 2, patience_s=60))
+    return open_local(bundle, Settings(), Executor())
 
 
 @pytest.fixture(scope="module", params=BACKENDS, ids=str)
@@ -164,7 +165,15 @@ def backends_of(*legs: LegName) -> pytest.MarkDecorator:
 
 def found(opened: Opened, text: str, count: int, condition: tuple[str, ...] | None = None) -> ScoredDocuments:
     among = None if condition is None else opened.backends.documents.where(condition)
-    return opened.leg.search(opened.query(text), count, among)
+    return searched(opened.backends, opened.leg.name, opened.query(text), count, among)
+
+
+def searched(
+    backends: Backends, leg: LegName, query: EncodedQuery, count: int, among: DocumentFilter | None = None
+) -> ScoredDocuments:
+    outcome = backends.search(query, [leg], count, among, perf_counter() + 60).outcomes[leg]
+    assert outcome.value is not None, outcome.error
+    return outcome.value
 
 
 def test_it_says_what_it_is(opened: Opened) -> None:
@@ -214,11 +223,6 @@ def test_a_filter_changes_no_score(opened: Opened) -> None:
         assert found(opened, "music", ALL, ("number", "year", low, high)).ordinals.size == 0
 
 
-def test_a_count_below_one_is_refused(opened: Opened) -> None:
-    with raises(ValueError):
-        opened.leg.search(opened.query("music"), 0)
-
-
 def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
     for text in QUERIES:
         ordinals, scores = found(opened, text, 20)
@@ -233,8 +237,8 @@ def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
 def test_a_query_of_unknown_terms_finds_nothing(opened: Opened) -> None:
     term = {"tokens": "399999", "words": "zzzzqqqq"}[opened.backend.vocabulary]
     query = EncodedQuery.of_model([term], np.ones(1, np.float32), None)
-    assert opened.leg.search(query, 10).ordinals.size == 0
-    assert opened.leg.search(EncodedQuery.of_model([], np.empty(0, np.float32), None), 10).ordinals.size == 0
+    for unknown in (query, EncodedQuery.of_model([], np.empty(0, np.float32), None)):
+        assert searched(opened.backends, "sparse", unknown, 10).ordinals.size == 0
 
 
 def test_threads_get_what_one_gets(opened: Opened) -> None:
@@ -251,8 +255,7 @@ def test_it_opens_again_and_closes_twice(opened: Opened) -> None:
     before = found(opened, "play music", 10)
     again = opened.open()
     try:
-        leg = again.legs[opened.backend.leg]
-        got = leg.search(opened.query("play music"), 10)
+        got = searched(again, opened.backend.leg, opened.query("play music"), 10)
         assert got.ordinals.tolist() == before.ordinals.tolist()
         assert got.scores.tolist() == before.scores.tolist()
     finally:

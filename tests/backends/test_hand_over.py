@@ -86,7 +86,7 @@ def test_a_search_that_is_late_ends_by_itself(tiny_bundle: Bundle) -> None:
 
 
 def test_both_legs_are_late_when_there_is_no_time(tiny_bundle: Bundle) -> None:
-    executor = Executor([], 2, patience_s=60)
+    executor = Executor()
     backends: LocalBackends = open_local(tiny_bundle, Settings(), executor)
     tokenizer = tiny_bundle.tokenizer()
     encoder = QueryEncoder(tokenizer, {"default": tiny_bundle.table("default")}, tiny_bundle.vocabulary(tokenizer))

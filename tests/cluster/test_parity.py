@@ -67,12 +67,15 @@ def test_every_leg_finds_the_same(engines: tuple[SearchEngine, SearchEngine], qu
     for text in queries:
         query = local.parts.encoder.encode(text, local.bundle.manifest.default_task, StageClock())
         there = remote.parts.backends.search(query, legs, FOUND, None, perf_counter() + 60).outcomes
-        here = {name: local.parts.backends.legs[name].search(query, FOUND) for name in legs}
-        found = there["sparse"].get()
-        assert found.ordinals.tolist() == here["sparse"].ordinals.tolist()
-        assert found.scores.tolist() == here["sparse"].scores.tolist()
-        dense = there["dense"].get()
-        recall.append(len(np.intersect1d(dense.ordinals, here["dense"].ordinals)) / FOUND)
+        here = local.parts.backends.search(query, legs, FOUND, None, perf_counter() + 60).outcomes
+        (dense, sparse), (dense_here, sparse_here) = ([by[name].value for name in legs] for by in (there, here))
+        assert sparse is not None
+        assert sparse_here is not None
+        assert sparse.ordinals.tolist() == sparse_here.ordinals.tolist()
+        assert sparse.scores.tolist() == sparse_here.scores.tolist()
+        assert dense is not None
+        assert dense_here is not None
+        recall.append(len(np.intersect1d(dense.ordinals, dense_here.ordinals)) / FOUND)
         assert dense.scores == pytest.approx(local.parts.backends.legs["dense"].scores(query, dense.ordinals), abs=1e-5)
     assert np.mean(recall) >= 0.99  # the bundle's own index is exact
 

@@ -37,7 +37,7 @@ from tests.support.wordings import raises
 
 ROOT = Path(__file__).parents[2]
 NAME = f"push-{os.getpid()}"
-EXECUTOR = Executor([], 2, patience_s=60)
+EXECUTOR = Executor()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
-from lightretriever.service.backends.base import EncodedQuery, ScoredDocuments
+from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.backends.local import LuceneSparse
 from lightretriever.service.collections.collections import Collections
 from lightretriever.service.collections.swap import EngineHolder
@@ -24,10 +24,6 @@ class Broken(LuceneSparse):
     def begin(self) -> None:
         """Break in Java."""
         raise NotImplementedError
-
-    def search(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> ScoredDocuments:
-        self.begin()
-        return super().search(query, count, *more, **named)
 
     def find(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> FoundImpacts:
         self.begin()

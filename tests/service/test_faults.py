@@ -259,7 +259,8 @@ def test_a_mistake_of_the_service_is_a_problem_too(
 
 def test_a_call_that_never_began_is_cancelled(gate: threading.Event) -> None:
     begun: list[int] = []
-    with closing(Executor(["one"], 1, patience_s=60)) as executor:
+    with closing(Executor()) as executor:
+        executor.add("one", 1, patience_s=60)
         assert executor.gather({"one": gate.wait}, perf_counter() + 0.1)["one"].reason == "late"
         assert executor.gather({"one": lambda: begun.append(1)}, perf_counter() + 0.1)["one"].reason == "late"
         gate.set()

@@ -23,11 +23,9 @@ class WrappedLeg:
     def begin(self, count: int, until: float) -> None:
         """Do nothing."""
 
-    def search(
-        self, query: EncodedQuery, count: int, among: DocumentFilter | None = None, until: float = inf
-    ) -> ScoredDocuments:
-        self.begin(count, until)
-        return self._leg.search(query, count, among, until)
+    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None) -> ScoredDocuments:
+        self.begin(count, inf)
+        return cast(FaissDense, self._leg).search(query, count, among)
 
     def find(
         self, query: EncodedQuery, count: int, others: Ordinals, among: DocumentFilter | None, until: float
