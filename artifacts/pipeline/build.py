@@ -36,7 +36,6 @@ __all__ = [
     "build_bundle",
     "bundle_summary",
     "check_before_build",
-    "encoded_texts",
     "fit_settings",
     "queries_sha256",
     "refined_folder",
@@ -69,10 +68,11 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
     """
     facts = read_json(recipe.work / "backbone.json", stage="table")
     _check_settings(recipe, facts)
-    store, corpus = encoded_texts(recipe), encoded_corpus(recipe)
+    store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
+    store.check(corpus.digests)
     heads = read_heads(recipe, facts)
-    tables = {task: _table(recipe, task, store)._replace(head=heads.get(task)) for task in recipe.tasks}
-    leg, terms, model = sparse_leg(recipe, store), terms_tokenizer(recipe.work), facts.get("dense", facts)
+    tables = {task: _table(recipe, task, corpus)._replace(head=heads.get(task)) for task in recipe.tasks}
+    leg, terms, model = sparse_leg(recipe, corpus), terms_tokenizer(recipe.work), facts.get("dense", facts)
     weights = recipe.index.weights or (_WEIGHTS if leg.info.vocabulary == "words" else None)
     content = BundleContent(
         name=recipe.name,
@@ -87,9 +87,9 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
         corpus=CorpusInfo(
             name=recipe.corpus.name,
             licence=recipe.corpus.licence,
-            sha256=store.documents["corpus_sha256"],
-            skipped=store.skipped,
-            cut=store.counts(store.texts)[1],
+            sha256=corpus.corpus_sha256,
+            skipped=corpus.skipped.count,
+            cut=store.counts(corpus.digests)[1],
         ),
         tokenizer_file=recipe.work / "tokenizer.json",
         lowercase=facts["lowercase"],
@@ -141,10 +141,10 @@ def queries_sha256(distil: DistilTableRecipe) -> list[str]:
     return [file_sha256(find_file(path, "queries")) for path in distil.queries]
 
 
-def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
+def sparse_leg(recipe: Recipe, corpus: EncodedCorpus | None) -> SparseLeg:
     """What the terms and impacts of the recipe's documents are, described for a manifest without files. Raises
-    ResumeError where the table that expands them is missing."""
-    plan, index, table = store.plan, recipe.index, None
+    ResumeError where the table that expands them is missing, or was fitted to another corpus than this."""
+    plan, index, table = TextStore(recipe.work / "encode").plan, recipe.index, None
     words = (index.vocabulary or ("tokens" if plan["impacts"] == "learned" else "words")) == "words"
     facts = read_json(recipe.work / "backbone.json", stage="table")
     lowercase, source, made_by = facts["lowercase"], None, recipe.sparse
@@ -156,7 +156,7 @@ def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
     file = terms_tokenizer(recipe.work)
     tokens = tokenizer if file.name != SPARSE_TOKENIZER else TextTokenizer.from_file(file, lowercase=lowercase)
     if recipe.expand and words:
-        rows = _table(recipe, recipe.default_task, store).rows
+        rows = _table(recipe, recipe.default_task, corpus).rows
         table = np.asarray(rows[:, : index.dimension or rows.shape[1]], np.float32)
     bm25 = words or plan["impacts"] == "bm25"
     info = SparseInfo(
@@ -177,19 +177,6 @@ def sparse_leg(recipe: Recipe, store: TextStore) -> SparseLeg:
 
 def _queries(recipe: Recipe) -> list[str]:
     return [] if recipe.index.queries is None else list(read_queries(recipe.index.queries).values())
-
-
-def encoded_texts(recipe: Recipe) -> TextStore:
-    """Open the store of the recipe's encoded corpus. Raises ResumeError where documents are missing, and where another
-    corpus was encoded: it names each difference."""
-    store = TextStore(recipe.work / "encode")
-    store.check()
-    corpus = recipe.corpus.open()
-    vectors = None if recipe.distil is None else recipe.distil.vectors
-    now = {"corpus_sha256": corpus.sha256(), "limit": corpus.limit, "skip_bad": corpus.skip_bad}
-    now["vectors_sha256"] = None if vectors is None else file_sha256(vectors)
-    check_same(store.path, store.documents, now, "encode")
-    return store
 
 
 def _check_settings(recipe: Recipe, facts: dict[str, Any]) -> None:
@@ -223,7 +210,7 @@ def refined_folder(recipe: Recipe, task: str) -> Path:
     return recipe.work / "tables" / task / f"refined-{dimension}"
 
 
-def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
+def _table(recipe: Recipe, task: str, corpus: EncodedCorpus | None) -> TableInput:
     facts, folder = read_json(recipe.work / "backbone.json", stage="table"), recipe.work / "tables" / task
     now = {"model": facts["fingerprint"], "instruction": recipe.tasks[task]}
     before, stage = check_made(folder / "plan.json", now, "table"), "table"
@@ -234,7 +221,9 @@ def _table(recipe: Recipe, task: str, store: TextStore) -> TableInput:
         now = {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
     elif task in recipe.tables and not recipe.encoder:
         now = {"file": file_sha256(recipe.tables[task])}
-    check_same(folder, before, now | ({"documents": store.documents} if "documents" in before else {}), stage)
+    if corpus is not None and "documents" in before:
+        now |= {"documents": corpus.identity}
+    check_same(folder, before, now, stage)
     if not (file := folder / "table.npy").is_file():
         raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever build --from {stage}` with this recipe.")
     return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))

@@ -7,12 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from lightretriever.artifacts.dtypes import Int64Array, UInt8Array
+from lightretriever.artifacts.dtypes import FloatArray, Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.columns import first_rows
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
+from lightretriever.artifacts.pipeline.given_vectors import unit_rows
 from lightretriever.artifacts.pipeline.language_model import QUANTIZATION
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows
 from lightretriever.artifacts.pipeline.store import TextStore
@@ -31,21 +32,30 @@ _FILE_S: Final = 5.0
 _NO_TERMS: Final = (np.empty(0, np.int32), np.empty(0, np.uint16))
 
 
-def encode_summary(store: TextStore, documents: Int64Array, *, reused: int, encoded: int, removed: int) -> Summary:
-    """The summary of the corpus that a store has, as far as these places of documents (n,): of them the model read the
-    `encoded`, and the vectors of the `reused` were there; `removed` are texts of an earlier corpus."""
-    (terms, cut), skipped = store.counts(store.texts[documents]), store.skipped
-    shards, size = len(np.unique(documents // store.plan["shard_size"])), folder_size(store.path)[1]
-    facts = {"documents": len(documents), "reused": reused, "encoded": encoded, "removed": removed, "skipped": skipped}
+def encode_summary(
+    store: TextStore, texts: UInt8Array, skipped: int, *, reused: int, encoded: int, removed: int
+) -> Summary:
+    """The summary of documents with these texts (n, 16), of whose corpus so many lines were `skipped`: the model read
+    the `encoded` ones, and the vectors of the `reused` were there; `removed` are texts of an earlier corpus."""
+    terms, cut = store.counts(texts)
+    shards, size = -(-len(texts) // store.plan["shard_size"]), folder_size(store.path)[1]
+    facts = {"documents": len(texts), "reused": reused, "encoded": encoded, "removed": removed, "skipped": skipped}
     facts |= {"cut": cut, "terms": terms, "dimension": store.plan["dimension"], "shards": shards, "bytes": size}
-    line = f"{store.path}: {len(documents):,} documents, {terms:,} sparse terms in {shards:,} shards, {megabytes(size)}"
+    line = f"{store.path}: {len(texts):,} documents, {terms:,} sparse terms in {shards:,} shards, {megabytes(size)}"
     lines = [line, encoded_line(reused, encoded, removed), *left_out(skipped, cut)]
     return Summary(str(store.path), lines, {"stage": "encode", **facts})
 
 
-def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, shards: slice | None = None) -> Summary:
+def encode_corpus(
+    encoders: Encoders,
+    corpus: EncodedCorpus,
+    work: Path,
+    *,
+    shards: slice | None = None,
+    vectors: FloatArray | None = None,
+) -> Summary:
     """Encode every document of `corpus` below `work`, or those of some `shards`, while other processes encode others;
-    what is there is kept.
+    what is there is kept. `vectors` (N, H) take the place of the encoder's.
 
     Impacts are the encoder's, none where they are BM25: the stage `index` adds that, which depends on the whole corpus.
     Killed at any point and called again, it loses at most one shard, or the last seconds of one if texts are read one
@@ -60,29 +70,25 @@ def encode_corpus(encoders: Encoders, corpus: EncodedCorpus, work: Path, *, shar
         "software": software(),
         "quantization": QUANTIZATION,
         "impacts": encoders.impacts,
-        "given_vectors": encoders.vectors is not None,
         "dimension": encoders.dense.hidden_size,
         **encoders.settings.model_dump(include={"max_length", "top_k", "shard_size", "batch_tokens"}),
     }
-    vectors, store = encoders.vectors, TextStore.begin(work, plan)
-    texts = corpus.digests if vectors is None else vectors.digests(corpus.digests)
-    documents = {name: corpus.facts[name] for name in ("corpus_sha256", "limit", "skip_bad")}
-    documents["vectors_sha256"] = None if vectors is None else vectors.sha256
+    store, texts = TextStore.begin(work, plan), corpus.digests
     with ProgressBar("encode", total=len(corpus), unit="documents") as progress:
 
         def encode(rows: Int64Array) -> ModelRows:
             read = [corpus.document(row) for row in rows.tolist()]
             full = [document.full_text for document in read]
-            encoded = encoders.encode_documents(full)
+            encoded = encoders.encode_documents(full, None if vectors is None else unit_rows(vectors[rows]))
             return model_rows([document.id for document in read], encoded, encoders.are_cut(full))
 
         places, new = encode_texts(store, texts, encode, progress, shards=shards, alone=encoders.one_by_one)
     limited = corpus.facts["limit"] is not None  # a trial, say, which must not cost what the whole corpus took
     removed = 0 if limited or shards is not None else store.others(texts)
-    store.record(texts, documents, skipped=corpus.skipped.count)
     if shards is None:
-        store.join(keep=limited)
-    return encode_summary(store, places, reused=len(places) - new, encoded=new, removed=removed)
+        store.join(texts, keep=limited)
+    reused = len(places) - new
+    return encode_summary(store, texts[places], corpus.skipped.count, reused=reused, encoded=new, removed=removed)
 
 
 def encode_texts(

@@ -15,7 +15,7 @@ import json
 import shutil
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ from lightretriever.artifacts.corpus.beir import Corpus, Skipped
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Int64Array, UInt8Array
 from lightretriever.artifacts.errors import CorpusError, ResumeError
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, column, new_folder, text_digest
 from lightretriever.artifacts.pipeline.recipe import Recipe
@@ -47,7 +48,8 @@ _BATCH: Final = 1024
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """A corpus that was read. `skipped` are its bad lines; `digests` (N, 16) uint8 are those of title and text."""
+    """A corpus that was read. `skipped` are its bad lines; `digests` (N, 16) uint8 are those of title and text.
+    `vectors_sha256` is that of the file that has its vectors, if one does."""
 
     folder: Path
     facts: dict[str, Any]
@@ -55,6 +57,7 @@ class EncodedCorpus:
     digests: UInt8Array
     _raw: UInt8Array
     _at: Int64Array
+    vectors_sha256: str | None = None
 
     @classmethod
     def of(cls, corpus: Corpus, folder: Path, *, shared: bool = False) -> Self:
@@ -82,6 +85,12 @@ class EncodedCorpus:
     def corpus_sha256(self) -> str:
         """SHA-256 of the corpus' file."""
         return str(self.facts["corpus_sha256"])
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the documents and their vectors, beside the model."""
+        facts = {name: self.facts[name] for name in ("corpus_sha256", "limit", "skip_bad")}
+        return facts | {"vectors_sha256": self.vectors_sha256}
 
     def __len__(self) -> int:
         return int(self.facts["documents"])
@@ -132,8 +141,14 @@ class EncodedCorpus:
 
 
 def encoded_corpus(recipe: Recipe, *, shared: bool = False) -> EncodedCorpus:
-    """The corpus of a recipe, below its work directory; see `EncodedCorpus.of`."""
-    return EncodedCorpus.of(recipe.corpus.open(), recipe.work / "encoded", shared=shared)
+    """The corpus of a recipe, below its work directory; see `EncodedCorpus.of`. A text with a vector in a file counts
+    as another one than the same text without, or with one in another file: it has another digest."""
+    corpus = EncodedCorpus.of(recipe.corpus.open(), recipe.work / "encoded", shared=shared)
+    if recipe.distil is None or recipe.distil.vectors is None:
+        return corpus
+    sha256 = file_sha256(recipe.distil.vectors)
+    mask = np.frombuffer(bytes.fromhex(sha256), np.uint8)[:DIGEST_BYTES]
+    return replace(corpus, digests=corpus.digests ^ mask, vectors_sha256=sha256)
 
 
 def _write(corpus: Corpus, facts: dict[str, Any], new: Path) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
-from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import load_model
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, Recipe, is_of_sentence_transformers
@@ -30,12 +29,11 @@ __all__ = ["Encoders", "load_encoder", "load_encoders", "load_sparse_encoder", "
 class Encoders:
     """The encoders of a recipe: `dense` for the dense leg, and `sparse` for the sparse one, None where
     `dense` gives the impacts as well or they are BM25. `settings` are those of the model that makes the terms, with the
-    kind of impacts. `vectors` has the documents' vectors in place of `dense`, where a file has them."""
+    kind of impacts."""
 
     dense: Encoder
     sparse: "SparseModel | LanguageModel | None"
     settings: EncodeRecipe
-    vectors: GivenVectors | None = None
 
     @property
     def models(self) -> "list[Encoder | SparseModel]":
@@ -78,13 +76,12 @@ class Encoders:
 
     @property
     def one_by_one(self) -> bool:
-        """True if one of the models that read documents reads each by itself."""
-        reading = [model for model in self.models if self.vectors is None or model is not self.dense]
-        return self.settings.batch_tokens is None and any(model.one_by_one for model in reading)
+        """True if one of the models reads each document by itself."""
+        return self.settings.batch_tokens is None and any(model.one_by_one for model in self.models)
 
-    def encode_documents(self, texts: Sequence[str]) -> Encoded:
-        """Dense vectors, and impacts unless they are BM25. Raises ModelError."""
-        encoded = (self.vectors or self.dense).encode_documents(texts)
+    def encode_documents(self, texts: Sequence[str], vectors: Float32Array | None = None) -> Encoded:
+        """Dense vectors, unless these are given, and impacts unless they are BM25. Raises ModelError."""
+        encoded = self.dense.encode_documents(texts) if vectors is None else Encoded(vectors)
         if self.sparse is None:
             return encoded
         return replace(encoded, sparse=None if self.impacts == "bm25" else self.sparse.encode_impacts(texts))

@@ -57,7 +57,7 @@ class DistilTexts:
         RecipeError where neither documents nor queries have a token that it knows."""
         store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
         rows = np.sort(np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents])
-        vectors = store.rows(rows).dense
+        vectors = store.rows(corpus.digests[rows]).dense
         texts = query_texts(settings.queries, settings.sample, settings.seed)
         if settings.sentences:
             limit = None if settings.sentences is True else settings.sentences
@@ -91,7 +91,7 @@ def refine_texts(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
     store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
     size = recipe.index.dimension or facts["hidden_size"]
     drawn = np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents]
-    cut = store.rows(drawn).dense[:, :size].astype(np.float32)
+    cut = store.rows(corpus.digests[drawn]).dense[:, :size].astype(np.float32)
     unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
     bags = _tokens(tokenizer, corpus, drawn, store.plan["max_length"])
     return FitTexts.of(bags, unit, [], unit[:0], settings)
@@ -157,9 +157,8 @@ def teacher_vectors(
             return model_rows(new, Encoded(dense), [False] * len(new))
 
         encode_texts(store, digests, encode, progress, alone=apart)
-    store.record(digests, None)
-    store.join(keep=keep)
-    return store.rows().dense
+    store.join(digests, keep=keep)
+    return store.rows(digests).dense
 
 
 def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus, rows: Int64Array, longest: int | None) -> list[Int32Array]:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.errors import CorpusError, ResumeError
@@ -66,11 +64,11 @@ def read_heads(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, HeadQuerie
         folder = head_folder(recipe, task)
         now = {"model": facts.get("dense", facts)["fingerprint"], "instruction": instruction}
         check_made(folder / "plan.json", now, "table")
-        store = TextStore(folder)
-        if not np.array_equal(store.texts, text_digests(texts)):
+        store, digests = TextStore(folder), text_digests(texts)
+        if not store.has(digests).all():
             raise ResumeError(
                 f"{folder}: was made of other queries than those of {recipe.head and recipe.head.queries}.",
                 remedy="Run `lightretriever build --from table` with this recipe.",
             )
-        heads[task] = HeadQueries(texts, store.rows().dense, lowercase=facts["lowercase"])
+        heads[task] = HeadQueries(texts, store.rows(digests).dense, lowercase=facts["lowercase"])
     return heads

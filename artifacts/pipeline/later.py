@@ -16,7 +16,6 @@ from lightretriever.artifacts.pipeline.encode import model_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
-from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.terms import TermImpacts, encoded_batch
 
 __all__ = ["LaterDocuments"]
@@ -42,8 +41,7 @@ class LaterDocuments:
         leg, or while a build uses the work directory."""
         with work_lock(recipe.work, shared=True):
             encoders = load_recipe_encoders(recipe)
-            store = TextStore(recipe.work / "encode")
-            leg = sparse_leg(recipe, store)
+            leg = sparse_leg(recipe, None)
             before = {name: getattr(manifest.sparse, name) for name in _OF_IMPACTS}
             now = {name: getattr(leg.info, name) for name in _OF_IMPACTS}
             before["models"] = [model.sha256 for model in (manifest.model, manifest.sparse.model) if model is not None]

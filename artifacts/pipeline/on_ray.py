@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import numpy as np
 import ray
 
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
@@ -141,13 +140,14 @@ def _results(tasks: Sequence[Any]) -> Iterator[Summary]:
 
 def _whole(recipe: Recipe, summaries: Sequence[Summary]) -> Summary:
     """The parts as the result of one process."""
-    store = TextStore(recipe.work / "encode")
-    limited = store.documents["limit"] is not None
-    removed = 0 if limited else store.others(store.texts)
-    store.join(keep=limited)
+    store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
+    limited = recipe.corpus.limit is not None
+    removed = 0 if limited else store.others(corpus.digests)
+    store.join(corpus.digests, keep=limited)
     return encode_summary(
         store,
-        np.arange(len(store.texts)),
+        corpus.digests,
+        corpus.skipped.count,
         reused=sum(summary.facts["reused"] for summary in summaries),
         encoded=sum(summary.facts["encoded"] for summary in summaries),
         removed=removed,

@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -34,7 +33,7 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.build import encoded_texts, fit_settings, queries_sha256, refined_folder
+from lightretriever.artifacts.pipeline.build import fit_settings, queries_sha256, refined_folder
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
@@ -47,7 +46,7 @@ from lightretriever.artifacts.pipeline.fit import (
 )
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, refine_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
-from lightretriever.artifacts.pipeline.given_vectors import GivenVectors
+from lightretriever.artifacts.pipeline.given_vectors import given_vectors
 from lightretriever.artifacts.pipeline.head import head_folder, head_texts
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import choose_device
@@ -74,7 +73,7 @@ def _summary(recipe: Recipe, stage: str, files: Mapping[str, Path]) -> Summary:
         (rows, dimension), size, heads = np.load(file, mmap_mode="r").shape, file.stat().st_size, 0
         lines.append(f"{task}: {file}, {rows:,} tokens × {dimension}, {megabytes(size)}")
         if recipe.head is not None and head_folder(recipe, task).is_dir():
-            heads = len(TextStore(head_folder(recipe, task)).texts)
+            heads = len(head_texts(recipe))
             lines.append(f"  {heads:,} head queries, read by the whole model")
         tables[task] = {"path": str(file), "rows": rows, "dimension": dimension, "bytes": size, "head_queries": heads}
         training = file.with_name("training.json")
@@ -159,13 +158,12 @@ def _recipe_idf(recipe: Recipe, encoders: Encoders) -> Float32Array | None:
 def run_encode(recipe: Recipe, encoders: Encoders, shards: slice | None = None) -> Summary:
     """Encode the recipe's corpus, or some of its `shards`; see `encode_corpus`. The vectors of `distil.vectors` take
     the place of the encoder's; a warning on stderr says that some differ. Raises RecipeError when they don't fit."""
-    corpus = encoded_corpus(recipe, shared=shards is not None)
+    corpus, vectors = encoded_corpus(recipe, shared=shards is not None), None
     if recipe.distil is not None and recipe.distil.vectors is not None:
-        vectors = GivenVectors.open(recipe.distil.vectors, encoders.dense, corpus)
-        if vectors.doubt:
-            _warn(vectors.doubt)
-        encoders = replace(encoders, vectors=vectors)
-    return encode_corpus(encoders, corpus, recipe.work / "encode", shards=shards)
+        vectors, doubt = given_vectors(recipe.distil.vectors, encoders.dense, corpus)
+        if doubt:
+            _warn(doubt)
+    return encode_corpus(encoders, corpus, recipe.work / "encode", shards=shards, vectors=vectors)
 
 
 def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
@@ -217,9 +215,10 @@ def run_refine(recipe: Recipe) -> Summary:
         raise RecipeError("refine: the recipe has no such section.", remedy="Add it: `refine: {}` takes the defaults.")
     folders = {task: refined_folder(recipe, task) for task in recipe.tasks}
     begun = {task: read_json(recipe.work / "tables" / task / "plan.json") for task in recipe.tasks}
-    store = encoded_texts(recipe)
+    store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
+    store.check(corpus.digests)
     plan = {
-        "documents": store.documents,
+        "documents": corpus.identity,
         "encoded": hashlib.sha256(json.dumps(store.plan, sort_keys=True).encode()).hexdigest(),
         "settings": fit_settings(settings),
         "software": software(),
@@ -248,7 +247,7 @@ def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path]) 
         return _make(recipe, "table", folders, plans, rows.__getitem__)
     distil = recipe.distil or DistilTableRecipe()
     fitted = {
-        "documents": TextStore(recipe.work / "encode").documents,
+        "documents": encoded_corpus(recipe).identity,
         "queries": queries_sha256(distil),
         "settings": fit_settings(distil),
         **_where(encoder),

@@ -5,8 +5,6 @@ WORK/encode/
     run-PLAN-NAME.npz    some texts, as one process encoded them
     run-PLAN-NAME/       all of them: texts.npy (n, 16) uint8, their digests; dense.npy (n, H) float16; impacts in CSR
                          form: at.npy (n + 1,) int64, terms.npy (nnz,) int32, impacts.npy (nnz,) uint16; cut.npy (n,)
-    texts-NAME.npy       (N, 16) uint8, the digests of a corpus' texts, in its order
-    corpus.json          the corpus that is encoded, and the name of its texts
 
 A process writes the texts that are missing to files of its own, so that the machines of a Ray cluster share the work.
 `join` makes one folder of all, with the bytes of a fresh one.
@@ -26,16 +24,14 @@ from numpy.lib.format import open_memmap
 
 from lightretriever.artifacts.dtypes import BoolArray, Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.arrays import write_array
-from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically, writing_atomically
+from lightretriever.artifacts.files.workdir import check_plan, read_json, writing_atomically
 from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, Digests, column, digest_of, first_rows, new_folder
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, Rows
 
 __all__ = ["STORE_FORMAT", "TextStore"]
 
-STORE_FORMAT: Final = 3
+STORE_FORMAT: Final = 4
 
-_FACTS: Final = "corpus.json"
 _BATCH: Final = 65_536
 _AGAIN: Final = "Run `lightretriever build --from encode` with this recipe."
 
@@ -64,21 +60,6 @@ class TextStore:
         """The settings that texts are encoded with. Raises ResumeError when no job was begun."""
         return read_json(self.path / "plan.json")
 
-    @property
-    def documents(self) -> Any:
-        """The facts of the corpus that `record` was given. Raises ResumeError while none is encoded to its end."""
-        return self._corpus["documents"]
-
-    @property
-    def skipped(self) -> int:
-        """How many bad lines of the corpus were left out. Raises ResumeError as `documents` does."""
-        return int(self._corpus["skipped"])
-
-    @cached_property
-    def texts(self) -> UInt8Array:
-        """The digests (N, 16) of the corpus' texts, in its order. Raises ResumeError as `documents` does."""
-        return column(self.path, self._corpus["texts"])
-
     def has(self, texts: UInt8Array) -> BoolArray:
         """True if each text with these digests (n, 16) is here."""
         present: BoolArray = self._index.find(texts) >= 0
@@ -99,37 +80,22 @@ class TextStore:
             cut += int(column(source, "cut")[rows].sum())
         return terms, cut
 
-    def check(self) -> None:
-        """Raise ResumeError when texts of the corpus are missing."""
-        if missing := int((~self.has(self.texts)).sum()):
-            raise ResumeError(
-                f"{self.path}: {missing:,} of {len(self.texts):,} documents are not there.", remedy=_AGAIN
-            )
+    def check(self, texts: UInt8Array) -> None:
+        """Raise ResumeError where some of these texts (n, 16) are missing."""
+        if missing := int((~self.has(texts)).sum()):
+            raise ResumeError(f"{self.path}: {missing:,} of {len(texts):,} documents are not there.", remedy=_AGAIN)
 
-    def rows(self, documents: Int64Array | None = None) -> ModelRows:
-        """Copy the rows of documents of the corpus (n,), by default of all. Raises ResumeError as `check` does."""
-        rows, places = self._whole
-        return rows.take(places if documents is None else places[documents])
+    def rows(self, texts: UInt8Array) -> ModelRows:
+        """Copy the rows of texts (n, 16). Raises ResumeError as `check` does."""
+        self.check(texts)
+        rows = self._whole
+        return rows.take(self._index.find(texts))
 
-    def batches(self) -> Iterator[ModelRows]:
-        """Return the rows of the corpus' texts, a shard at a time. Raises ResumeError as `check` does."""
-        size = self.plan["shard_size"]
-        for start in range(0, len(self.texts), size):
-            yield self.rows(np.arange(start, min(start + size, len(self.texts))))
-
-    def record(self, texts: UInt8Array, documents: Any, *, skipped: int = 0) -> None:
-        """Record of which `texts` (N, 16) the corpus `documents` is made, and how many bad lines were left out."""
-        name = f"texts-{digest_of(texts)}"
-        write_array(self.path / f"{name}.npy", texts)
-        facts = {"documents": documents, "texts": name, "skipped": skipped}
-        write_atomically(self.path / _FACTS, json.dumps(facts, indent=1).encode() + b"\n")
-        self._forget("texts")
-
-    def join(self, *, keep: bool = False) -> None:
-        """Make one folder of what was made of the corpus' texts, and remove all else, unless other texts are to be
-        kept. Raises ResumeError as `check` does."""
-        self.check()
-        self._join(self._all_texts(self.texts) if keep else self.texts[first_rows(self.texts)])
+    def join(self, texts: UInt8Array, *, keep: bool = False) -> None:
+        """Make one folder of what was made of a corpus' texts (N, 16), and remove all else, unless other texts are to
+        be kept. Raises ResumeError as `check` does."""
+        self.check(texts)
+        self._join(self._all_texts(texts) if keep else texts[first_rows(texts)])
 
     def others(self, texts: UInt8Array) -> int:
         """How many texts are here besides these (N, 16)."""
@@ -141,14 +107,13 @@ class TextStore:
         return digests[first_rows(digests)]
 
     @cached_property
-    def _whole(self) -> tuple[ModelRows, Int64Array]:
-        """The texts in one folder, mapped, and the row (N,) of each document. Parts are joined first."""
-        self.check()
+    def _whole(self) -> ModelRows:
+        """All texts in one folder, mapped. Parts are joined first."""
         if len(self._sources) != 1 or not self._sources[0].is_dir():
-            self._join(self._all_texts(self.texts))
+            self._join(self._all_texts(np.empty((0, DIGEST_BYTES), np.uint8)))
         names = ("dense", "at", "terms", "impacts", "cut")
         dense, at, terms, impacts, cut = (column(self._sources[0], name) for name in names)
-        return ModelRows(dense, ImpactRows(Rows(at, terms), impacts), cut), self._index.find(self.texts)
+        return ModelRows(dense, ImpactRows(Rows(at, terms), impacts), cut)
 
     def _join(self, texts: UInt8Array) -> None:
         """Write different texts (n, 16), which are all here, to one folder, and remove all else."""
@@ -159,8 +124,6 @@ class TextStore:
         for other in self.path.iterdir():
             if other.name.startswith("run-") and other != joined:
                 shutil.rmtree(other) if other.is_dir() else other.unlink()
-            elif other.name.startswith("texts-") and other.stem != self._corpus["texts"]:
-                other.unlink()
         self._forget()
 
     def _write(self, texts: UInt8Array, new: Path) -> None:
@@ -191,8 +154,8 @@ class TextStore:
                 places = order[start : min(start + _BATCH, bounds[number + 1])]
                 yield source, places, rows[places] - self._ends[number]
 
-    def _forget(self, *names: str) -> None:
-        for name in ("_sources", "_ends", "_index", "_whole", *names):
+    def _forget(self) -> None:
+        for name in ("_sources", "_ends", "_index", "_whole"):
             vars(self).pop(name, None)
 
     @property
@@ -213,10 +176,3 @@ class TextStore:
     def _index(self) -> Digests:
         texts = (column(source, "texts") for source in self._sources)
         return Digests(np.concatenate([np.empty((0, DIGEST_BYTES), np.uint8), *texts]))
-
-    @property
-    def _corpus(self) -> dict[str, Any]:
-        file = self.path / _FACTS
-        if not file.is_file():
-            raise ResumeError(f"{self.path}: the corpus is not encoded to its end.", remedy=_AGAIN)
-        return read_json(file)

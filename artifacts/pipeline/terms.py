@@ -131,7 +131,7 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
     store = TextStore(work / "encode")
     counts = corpus.terms(leg.vocabulary) if leg.info.impacts == "bm25" else None
     terms = None if counts is None else TermImpacts.of(leg, work, store, corpus, counts)
-    for first, rows in _tracked(store, "index"):
+    for first, rows in _tracked(store, corpus, "index"):
         batch = encoded_batch(corpus.documents(first, first + len(rows)), rows)
         if terms is not None and counts is not None:
             dense = batch.dense
@@ -148,14 +148,13 @@ def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int | None
     return {"corpus_sha256": corpus_sha256, "documents": documents, "table_sha256": table, **settings}
 
 
-def _tracked(store: TextStore, label: str) -> Iterator[tuple[int, ModelRows]]:
+def _tracked(store: TextStore, corpus: EncodedCorpus, label: str) -> Iterator[tuple[int, ModelRows]]:
     """The place of each batch's first document, and the batch, with a progress bar."""
-    first = 0
-    with ProgressBar(label, total=len(store.texts), unit="documents") as progress:
-        for rows in store.batches():
+    with ProgressBar(label, total=len(corpus), unit="documents") as progress:
+        for first in range(0, len(corpus), size := store.plan["shard_size"]):
+            rows = store.rows(corpus.digests[first : first + size])
             progress.advance(len(rows))
             yield first, rows
-            first += len(rows)
 
 
 def _measure(
@@ -173,7 +172,7 @@ def _measure(
     total, size = len(corpus), table.shape[1]
     step, mean = -(-total // _SAMPLE), np.zeros(size)
     vectors, impacts = list[Float32Array](), list[ImpactRow]()
-    for first, batch in _tracked(store, "expand"):
+    for first, batch in _tracked(store, corpus, "expand"):
         dense = dense_prefix(encoded_batch(corpus.documents(first, first + len(batch)), batch), size, first=first)
         mean += dense.sum(axis=0, dtype=np.float64) / total
         sampled = range(-first % step, len(dense), step)

@@ -178,7 +178,7 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
     with raises(ResumeError, naming="backbone.json"):
         run(*only("index"), built, "--work", tmp_path / "nothing", "--overwrite")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "other"}\n')
-    with raises(ResumeError, naming="corpus_sha256"):
+    with raises(ResumeError, naming="documents are not there"):
         run(*only("index"), built, "--overwrite")
 
 

@@ -35,7 +35,6 @@ from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sent
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, read_recipe
 from lightretriever.artifacts.pipeline.rows import Rows, TermCounts
 from lightretriever.artifacts.pipeline.stages import run_encode
-from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.idf import count_tokens
@@ -47,6 +46,7 @@ from tests.service.live import warm
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import only, run
+from tests.support.encoded import encoded_rows
 from tests.support.judged import write_queries
 from tests.support.recipes import change
 from tests.support.tiny import tiny_documents
@@ -152,15 +152,15 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     np.save(tmp_path / "vectors.npy", 3 * vectors.astype(np.float16))
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
     run(*only("encode"), recipe)
-    dense = TextStore(tmp_path / "work" / "encode").rows().dense
+    dense = encoded_rows(tmp_path / "work" / "encode").dense
     np.testing.assert_allclose(dense, vectors, atol=2e-3)
     np.testing.assert_array_equal(dense[7], dense[8])
     vectors[7] = vectors[9]
     np.save(tmp_path / "vectors.npy", vectors)
-    with raises(ResumeError, naming="vectors_sha256"):
+    with raises(ResumeError, naming="documents are not there"):
         run(*only("index"), recipe)
     run(*only("encode"), recipe)
-    dense = TextStore(tmp_path / "work" / "encode").rows().dense
+    dense = encoded_rows(tmp_path / "work" / "encode").dense
     np.testing.assert_array_equal(dense[7], dense[9])
 
 
@@ -191,7 +191,7 @@ def test_vectors_that_do_not_fit_are_refused(
 ) -> None:
     write(tmp_path / "vectors.npy", vectors)
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
-    with raises(LightRetrieverError, naming="distil.vectors") as raised:
+    with raises(LightRetrieverError, naming="vectors") as raised:
         run(*only("encode"), recipe)
     assert "allow_pickle" not in str(raised.value)
 

@@ -21,7 +21,7 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.store import TextStore
 from tests.faults.builds import files
 from tests.support.commands import only, run
-from tests.support.encoded import keep_texts, kept_texts
+from tests.support.encoded import encoded_rows, keep_texts, kept_texts
 from tests.support.models import write_corpus
 from tests.support.recipes import write_recipe
 from tests.support.tiny import tiny_documents
@@ -35,7 +35,7 @@ def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_back
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     encoders = Encoders(LanguageModel.of(any_backbone, SETTINGS), None, SETTINGS)
     encode_corpus(encoders, corpus, tmp_path / "work")
-    made = TextStore(tmp_path / "work").rows()
+    made = encoded_rows(tmp_path / "work")
     for row, (document, (terms, impacts)) in enumerate(zip(documents, made.sparse, strict=True)):
         ids = any_backbone.frame(any_backbone.tokenizer.encode(document.full_text)[:46].tolist())
         with torch.inference_mode():
@@ -63,7 +63,7 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     made = encode_corpus(encoders, corpus, tmp_path / "work")
     longer = sum(len(backbone.tokenizer.encode(one.full_text)) > room for one in Corpus(tmp_path / "corpus.jsonl"))
-    assert made.facts["cut"] == TextStore(tmp_path / "work").rows().cut.sum() == longer
+    assert made.facts["cut"] == encoded_rows(tmp_path / "work").cut.sum() == longer
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_processes_that_encode_shards_make_together_what_one_makes(backbone: Bac
         for key in ("documents", "terms", "cut", "shards"):
             assert sum(one.facts[key] for one in made) == whole.facts[key]
         assert sum(one.facts["reused"] for one in made) == reused
-        TextStore(tmp_path / "work").join()
+        TextStore(tmp_path / "work").join(corpus.digests)
         assert files(tmp_path / "work") == files(tmp_path / f"whole{reused}")
         path.write_text(path.read_text("utf-8") + '{"_id": "new", "text": "zebra music"}\n', "utf-8")
         path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[1:]), "utf-8")

@@ -150,48 +150,32 @@ def add(store: TextStore, *parts: npt.NDArray[np.uint8]) -> None:
         store.add(part, made(part))
 
 
-def finish(store: TextStore, texts: npt.NDArray[np.uint8]) -> None:
-    store.record(texts, None)
-    store.join()
-
-
 def test_texts_of_several_processes_end_with_the_bytes_of_one(tmp_path: Path) -> None:
     texts = text_digests([f"text {number}" for number in range(11)])
     corpus = np.concatenate([texts[3:], texts[:3], texts[5:6]])
     grown, fresh = (TextStore.begin(tmp_path / name, PLAN) for name in ("grown", "fresh"))
     with raises(ResumeError):
-        grown.check()
+        grown.check(corpus)
     add(grown, texts[:4], texts[4:5])
     add(grown, texts[5:8])
     assert grown.has(texts[[7, 9, 0]]).tolist() == [True, False, True]
-    grown.record(corpus, {"of": 1}, skipped=2)
-    assert (grown.documents, grown.skipped) == ({"of": 1}, 2)
     with raises(ResumeError):
-        grown.rows()
+        grown.rows(corpus)
     with raises(ResumeError):
-        grown.join()
+        grown.join(corpus)
     add(grown, texts[7:], text_digests(["another"]))  # one of them twice
     assert grown.others(corpus) == 1
     assert grown.counts(corpus) == (len(made(corpus).sparse.impacts), int(made(corpus).cut.sum()))
-    assert_equal(grown.rows(), made(corpus))  # joined, and the other is kept
+    assert_equal(grown.rows(corpus), made(corpus))  # joined, and the other is kept
     assert grown.others(corpus) == 1
     add(fresh, texts[3:], texts[:3])
-    fresh.record(corpus, {"of": 1}, skipped=2)
     for store in (grown, fresh):
-        store.join()
+        store.join(corpus)
     for store in (grown, fresh, TextStore(tmp_path / "grown")):
-        assert_equal(store.rows(), made(corpus))
-        assert_equal(store.rows(np.array([7, 0, 3])), made(corpus[[7, 0, 3]]))
-        batches = list(store.batches())
-        assert [len(batch) for batch in batches] == [3, 3, 3, 3]
-        assert_equal(batches[1], made(corpus[3:6]))
+        assert_equal(store.rows(corpus), made(corpus))
+        assert_equal(store.rows(corpus[[7, 0, 3]]), made(corpus[[7, 0, 3]]))
     assert files(tmp_path / "grown") == files(tmp_path / "fresh")
-    assert {name.partition("-")[0] for name in files(tmp_path / "fresh")} == {
-        "corpus.json",
-        "plan.json",
-        "run",
-        "texts",
-    }
+    assert {name.partition("-")[0] for name in files(tmp_path / "fresh")} == {"plan.json", "run"}
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.0, 3), (60.0, 1)])
@@ -203,8 +187,8 @@ def test_a_file_holds_some_seconds_of_work(
     with ProgressBar("encode", total=40, unit="texts") as progress:
         encode_texts(store, texts, lambda rows: made(texts[rows]), progress, alone=True)
     assert len(list(tmp_path.glob("run-*.npz"))) == count
-    finish(store, texts)
-    assert_equal(store.rows(), made(texts))
+    store.join(texts)
+    assert_equal(store.rows(texts), made(texts))
 
 
 @pytest.mark.parametrize("damaged", ["texts.npy", "dense.npy", "cut.npy", ""])
@@ -212,20 +196,20 @@ def test_a_damaged_file_is_named(tmp_path: Path, damaged: str) -> None:
     texts, store = text_digests(map(str, range(8))), TextStore.begin(tmp_path / "store", PLAN)
     add(store, texts)
     if damaged:
-        finish(store, texts)
+        store.join(texts)
     (source,) = store.path.glob("run-*")
     os.truncate(source / damaged if damaged else source, 100)
     with raises(ResumeError, naming=source.name):
         again = TextStore.begin(tmp_path / "store", PLAN)
-        finish(again, texts)
-        again.rows()
+        again.join(texts)
+        again.rows(texts)
 
 
 def test_nothing_is_a_corpus_too(tmp_path: Path) -> None:
     """As the sentences of a corpus that has none."""
     store, none = TextStore.begin(tmp_path / "store", PLAN), text_digests([])
-    finish(store, none)
-    assert len(store.rows()) == 0
+    store.join(none)
+    assert len(store.rows(none)) == 0
 
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_loses_nothing(tmp_path: Path) -> None:
@@ -235,8 +219,8 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_loses_nothing(tmp_path:
     missing = ~store.has(texts)
     assert missing.sum() == 512
     add(store, texts[missing])
-    finish(store, texts)
-    assert_equal(store.rows(), made(texts))
+    store.join(texts)
+    assert_equal(store.rows(texts), made(texts))
 
 
 def test_runs_of_another_plan_are_not_found(tmp_path: Path) -> None:

@@ -187,7 +187,6 @@ def test_measuring_keeps_the_sample_alone(tmp_path: Path) -> None:
     vectors = random.normal(size=(50, size)).astype(np.float16)
     store = TextStore.begin(tmp_path / "encode", {"dimension": size, "shard_size": 256})
     store.add(corpus.digests[:50], ModelRows(vectors, impacts_of([([], [])] * 50), np.zeros(50, np.bool_)))
-    store.record(corpus.digests, {})
     tracemalloc.start()
     try:
         next(encoded_batches(tmp_path, corpus, leg))

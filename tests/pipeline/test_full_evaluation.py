@@ -17,10 +17,10 @@ from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
-from lightretriever.artifacts.pipeline.store import TextStore
 from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset
 from tests.support.biencoder import save_biencoder, save_static
 from tests.support.commands import run
+from tests.support.encoded import encoded_rows
 from tests.support.models import load
 from tests.support.recipes import write_recipe
 from tests.support.searching import evaluate_bundle
@@ -62,7 +62,7 @@ def test_the_systems_of_a_whole_model(evaluated: dict[str, Any]) -> None:
 def test_dense_and_sparse_rank_by_the_models_own_vectors(
     evaluated: dict[str, Any], built: Path, backbone: Backbone
 ) -> None:
-    rows = TextStore(built / "work" / "encode").rows()
+    rows = encoded_rows(built / "work" / "encode")
     names = [document.id.replace(" ", "%20") for document in read_recipe(built / "recipe.yaml", Recipe).corpus.open()]
     documents = rows.dense[:, :24].astype(np.float64)
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)

@@ -21,7 +21,6 @@ from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
@@ -29,6 +28,7 @@ from tests.faults.builds import content, files
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import invoke, run, summary_of
+from tests.support.encoded import encoded_rows
 from tests.support.models import save_model, write_corpus
 from tests.support.sparse_model import save_sparse_model
 
@@ -109,12 +109,12 @@ def test_a_trial_with_some_documents_costs_nothing_of_all(tmp_path: Path) -> Non
     recipe = write_recipe(tmp_path, "distil")
     run("build", recipe)
     folders = ("encode", "tables/web/teacher")
-    before = {folder: TextStore(tmp_path / "work" / folder).rows().dense.tobytes() for folder in folders}
+    before = {folder: encoded_rows(tmp_path / "work" / folder).dense.tobytes() for folder in folders}
     trial = summary_of("build", recipe, "--limit", 20, "--output", tmp_path / "trial")
     assert (trial["documents"], *counts(trial)) == (20, 20, 0, 0)
     assert counts(summary_of("build", recipe, "--overwrite")) == (COUNT, 0, 0)
     for folder, vectors in before.items():
-        assert TextStore(tmp_path / "work" / folder).rows().dense.tobytes() == vectors
+        assert encoded_rows(tmp_path / "work" / folder).dense.tobytes() == vectors
         assert len(list((tmp_path / "work" / folder).glob("run-*"))) == 1
     other = ["--work", tmp_path / "fresh", "--output", tmp_path / "bundle2"]
     run("build", recipe, "--limit", 20, *other)
@@ -126,15 +126,14 @@ def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone,
     encoders = Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS)
     corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
     encode_corpus(encoders, corpus, tmp_path / "work")
-    store = TextStore(tmp_path / "work")
-    (file,) = store.path.glob("run-*/dense.npy")
-    np.save(file, np.ones_like(store.rows().dense))
+    (file,) = (tmp_path / "work").glob("run-*/dense.npy")
+    np.save(file, np.ones_like(np.load(file)))
     lines = write_corpus(tmp_path / "corpus.jsonl", 23).read_text("utf-8").splitlines()
     (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in reversed(lines)), encoding="utf-8")
     corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
     made = encode_corpus(encoders, corpus, tmp_path / "work")
     assert counts(made.facts) == (20, 3, 0)
-    ones = (TextStore(tmp_path / "work").rows().dense == 1).all(axis=1)
+    ones = (encoded_rows(tmp_path / "work").dense == 1).all(axis=1)
     np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)
 
 

@@ -18,11 +18,11 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
-from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.commands import only, run, summary_of
+from tests.support.encoded import encoded_rows
 from tests.support.models import load
 from tests.support.recipes import change, write_recipe
 from tests.support.wordings import raises
@@ -101,7 +101,7 @@ def best(documents: list[Document], top_k: int) -> list[Document]:
 
 
 def encoded(work: Path) -> list[Document]:
-    rows = TextStore(work / "encode").rows().sparse
+    rows = encoded_rows(work / "encode").sparse
     return [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in rows]
 
 

@@ -25,7 +25,6 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.pipeline.sparse_model import SparseModel
-from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app
@@ -34,6 +33,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import only, run
+from tests.support.encoded import encoded_rows
 from tests.support.models import save_model
 from tests.support.recipes import write_recipe
 from tests.support.sparse_model import save_sparse_model
@@ -70,7 +70,7 @@ class Built:
         """By the table and the encoded documents."""
         rows = self.bundle.table("search").rows(np.array(list(tokens)))
         total = np.array(list(tokens.values())) @ rows.astype(np.float64)
-        vectors = TextStore(self.bundle.path.parent / "work" / "encode").rows().dense.astype(np.float64)
+        vectors = encoded_rows(self.bundle.path.parent / "work" / "encode").dense.astype(np.float64)
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True) @ (total / np.linalg.norm(total)))
 
     def sparse_scores(self, tokens: dict[int, float]) -> Scores:

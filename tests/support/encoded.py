@@ -3,10 +3,9 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
-
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.pipeline.columns import column
+from lightretriever.artifacts.pipeline.rows import ModelRows
 from lightretriever.artifacts.pipeline.store import TextStore
 
 
@@ -21,10 +20,17 @@ def kept_texts(path: Path) -> int:
     return count
 
 
+def encoded_rows(path: Path) -> ModelRows:
+    """The rows of a finished store, those of a corpus of different texts in its order."""
+    (source,) = path.glob("run-*")
+    return TextStore(path).rows(column(source, "texts"))
+
+
 def keep_texts(path: Path, count: int) -> None:
     """Take all but the first texts of a finished store away."""
-    store = TextStore(path)
-    rows, texts = store.rows(np.arange(count)), store.texts[:count]
+    (joined,) = (source for source in path.glob("run-*") if not source.suffix)
+    store, texts = TextStore(path), column(joined, "texts")[:count].copy()
+    rows = store.rows(texts)
     for source in path.glob("run-*"):
         shutil.rmtree(source)
     store.add(texts, rows)
