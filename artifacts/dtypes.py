@@ -3,19 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BoolArray",
-    "Float16Array",
-    "Float32Array",
-    "Float64Array",
-    "FloatArray",
-    "Int32Array",
-    "Int64Array",
-    "IntegerArray",
-    "UInt8Array",
-    "UInt16Array",
-]
-
 BoolArray = npt.NDArray[np.bool_]
 Float16Array = npt.NDArray[np.float16]
 Float32Array = npt.NDArray[np.float32]

@@ -6,29 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "BundleError",
-    "ClusterError",
-    "ClusterTimeoutError",
-    "ConflictError",
-    "CorpusError",
-    "DiskError",
-    "DocumentError",
-    "JavaError",
-    "JournalError",
-    "LightRetrieverError",
-    "MissingExtraError",
-    "ModelError",
-    "OutputError",
-    "RecipeError",
-    "ResumeError",
-    "TokenizerError",
-    "TooManyValuesError",
-    "UnencodedError",
-    "importing",
-    "readable",
-]
-
 
 class LightRetrieverError(Exception):
     """Base class. `message` says what is wrong (with the values), `remedy` what to do about it."""

@@ -8,8 +8,6 @@ from typing import Final, Self, TypeVar
 from lightretriever.artifacts.signals import check_stopped
 from lightretriever.artifacts.summary import duration
 
-__all__ = ["ProgressBar", "tracked"]
-
 T = TypeVar("T")
 
 LOG_EVERY_S: Final = 10.0

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-__all__ = ["Stopped", "check_stopped", "commit_point", "stoppable"]
-
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 _handled: tuple[signal.Signals, ...] = ()  # while `stoppable` runs, the signals that it handles

@@ -8,8 +8,6 @@ from typing import Any
 
 from lightretriever.artifacts.errors import readable
 
-__all__ = ["Summary", "as_json", "duration", "encoded_line", "folder_size", "left_out", "megabytes"]
-
 
 @dataclass
 class Summary:

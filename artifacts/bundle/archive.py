@@ -8,8 +8,6 @@ from pathlib import Path
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.reading import file_sha256
 
-__all__ = ["unpack"]
-
 
 def unpack(archive: Path, target: Path) -> bool:
     """Make the folder `target` hold what an archive holds, all or nothing; False if it already did.

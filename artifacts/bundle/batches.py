@@ -9,8 +9,6 @@ from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
 
-__all__ = ["EncodedBatch", "check_batch", "dense_prefix", "keep_top_terms"]
-
 _ENCODE_AGAIN = "Encode the corpus again."
 
 

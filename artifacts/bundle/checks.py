@@ -15,19 +15,6 @@ from xxhash import xxh3_128
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, FileInfo, Manifest
 from lightretriever.artifacts.errors import BundleError
 
-__all__ = [
-    "IdsHash",
-    "Problem",
-    "ProblemError",
-    "check_file",
-    "check_hash",
-    "check_unlisted",
-    "differs",
-    "file_hashes",
-    "list_files",
-    "raise_first",
-]
-
 _NEW: Final[dict[str, Any]] = {"sha256": hashlib.sha256, "xxh3": xxh3_128}
 # Large, because a thread waits for the interpreter after each read, and a busy service makes it wait long.
 _BUFFER: Final = 2**23

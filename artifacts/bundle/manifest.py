@@ -18,39 +18,6 @@ from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.table import TableDtype, scale_path
 
-__all__ = [
-    "FEEDBACK",
-    "FORMAT_VERSION",
-    "MANIFEST_FILE",
-    "MAX_TEXT_CHARS",
-    "CorpusInfo",
-    "DenseInfo",
-    "ExampleQuery",
-    "ExpansionInfo",
-    "FileInfo",
-    "FusionInfo",
-    "HeadInfo",
-    "ImpactKind",
-    "InsidePath",
-    "LegWeights",
-    "LiveInfo",
-    "Manifest",
-    "ManifestPart",
-    "MatchThresholds",
-    "ModelInfo",
-    "ModelSource",
-    "SparseInfo",
-    "TaskInfo",
-    "TaskName",
-    "TokenizerInfo",
-    "check_outside",
-    "head_files",
-    "parse_manifest",
-    "read_manifest",
-    "table_file",
-    "table_files",
-]
-
 MANIFEST_FILE: Final = "manifest.json"
 FEEDBACK: Final = 0.5
 """The weight of the first document's vector in the feedback of a bundle that names no other; see

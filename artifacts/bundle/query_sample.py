@@ -21,8 +21,6 @@ from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["QuerySample", "match_thresholds", "query_vectors", "unrelated_queries"]
-
 Bags = Iterable[Int32Array]
 _MAX_QUERIES: Final = 512  # queries
 _TERMS: Final = 8  # of a document, for a query

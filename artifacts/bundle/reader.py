@@ -39,8 +39,6 @@ from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Bundle", "index_files"]
-
 _WHOLE = (
     "Give the whole bundle, or serve this one on its cluster: `lightretriever serve --opensearch-url URL --index NAME`."
 )

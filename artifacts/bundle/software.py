@@ -2,8 +2,6 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["generator", "package_version"]
-
 
 def generator() -> str:
     """Name and version of the software, for `Manifest.generator`."""

@@ -32,8 +32,6 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.artifacts.sparse.vocabulary import term_problem
 
-__all__ = ["Problem", "verify_bundle"]
-
 _CHUNK = 4096  # table rows, or documents, looked at together
 _MIN_LENGTH, _MAX_LENGTH = 0.05, 2.0  # lengths of a vector of length 1, however coarse its codes are
 _MAX_VALUE = 1e9  # of a token's row: sums of more would not be finite

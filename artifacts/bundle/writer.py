@@ -53,8 +53,6 @@ from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["BundleContent", "DenseSettings", "TableInput", "write_bundle", "write_query_bundle"]
-
 _TOKENIZER_FILE: Final = "tokenizer.json"
 _SPARSE_TOKENIZER_FILE: Final = "sparse_tokenizer.json"
 _DENSE_FILE: Final = "dense.faiss"

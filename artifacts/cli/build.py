@@ -31,8 +31,6 @@ from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
 from lightretriever.artifacts.summary import Summary
 
-__all__ = ["Stage", "build"]
-
 Stage = Literal["table", "encode", "refine", "index"]
 
 

@@ -10,8 +10,6 @@ import typer
 
 from lightretriever.artifacts.errors import LightRetrieverError, OutputError
 
-__all__ = ["run_console"]
-
 _ERROR: Final = 2
 _CLOSED_PIPE: Final = 141  # as a shell tells of a program that SIGPIPE ended
 _STDOUT, _STDERR = 1, 2

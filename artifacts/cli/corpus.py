@@ -13,8 +13,6 @@ from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, table_files
 from lightretriever.artifacts.errors import CorpusError, importing
 
-__all__ = ["corpus"]
-
 _WORDS: Final = 150
 _TOKENS: Final = 512  # of a passage, where a model reads more: longer ones say too many things for one vector
 _FRAME: Final = 4  # special tokens around a text, and what a whole text has more than its parts

@@ -12,8 +12,6 @@ from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.summary import Summary
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     context: typer.Context,

@@ -11,8 +11,6 @@ from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.summary import Summary, folder_size, megabytes
 
-__all__ = ["export"]
-
 Format = Literal["sentence-transformers"]
 
 

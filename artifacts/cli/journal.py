@@ -13,8 +13,6 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.artifacts.summary import Summary
 
-__all__ = ["compact", "restore"]
-
 
 def compact(
     bundle: Annotated[Path, typer.Argument(help=BUILT, show_default=False)],

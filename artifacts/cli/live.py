@@ -18,19 +18,6 @@ from lightretriever.artifacts.sparse.jvm import start_jvm
 if TYPE_CHECKING:
     from lightretriever.artifacts.cluster.client import Cluster
 
-__all__ = [
-    "CaFileOption",
-    "IndexOption",
-    "LiveOption",
-    "MaybeIndexOption",
-    "MaybeToOption",
-    "Target",
-    "ToOption",
-    "UserOption",
-    "connected",
-    "opened_target",
-]
-
 _TIMEOUT_S = 120.0
 _PREFIX = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
 

@@ -7,20 +7,6 @@ import typer
 
 from lightretriever.artifacts.pipeline.recipe import AnyRecipe, Recipe, read_recipe
 
-__all__ = [
-    "BUILT",
-    "BundleArgument",
-    "DeviceOption",
-    "LimitOption",
-    "ModelOption",
-    "OverwriteOption",
-    "SkipOption",
-    "TaskOption",
-    "WorkOption",
-    "built",
-    "overridden",
-]
-
 BUILT: Final = "The bundle's folder, or the recipe that it was built by."
 
 BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]

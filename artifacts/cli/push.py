@@ -17,8 +17,6 @@ from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["push"]
-
 
 def push(
     bundle: BundleArgument,

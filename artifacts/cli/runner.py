@@ -19,8 +19,6 @@ from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 from lightretriever.artifacts.summary import Summary
 from lightretriever.artifacts.summary import as_json as as_json_object
 
-__all__ = ["Job", "JsonOption", "report_skipped", "running"]
-
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 
 _GOING_ON: Final = ("build", "delete", "push", "train", "upsert")

@@ -16,8 +16,6 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.summary import Summary, duration, folder_size, megabytes
 from lightretriever.artifacts.training.recipe import TrainRecipe
 
-__all__ = ["train"]
-
 
 def train(
     context: typer.Context,

@@ -34,8 +34,6 @@ from lightretriever.artifacts.summary import Summary, left_out
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.later import LaterDocuments
 
-__all__ = ["delete", "upsert"]
-
 
 def upsert(
     corpus: Annotated[Path, typer.Argument(help="Corpus file or BEIR folder.", show_default=False)],

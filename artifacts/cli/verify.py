@@ -13,8 +13,6 @@ from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary, megabytes
 
-__all__ = ["verify"]
-
 
 def verify(
     bundle: BundleArgument,

@@ -10,8 +10,6 @@ from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.errors import ClusterError
 
-__all__ = ["check_name", "indexes_of", "only_index", "read_index", "read_meta", "switch"]
-
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 _PUSH: Final = "Write it: `lightretriever push BUNDLE --to URL --index NAME`."
 

@@ -21,8 +21,6 @@ from opensearchpy.serializer import JSONSerializer
 
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError
 
-__all__ = ["BATCH", "Cluster", "ClusterAddress", "connect", "refusal", "send"]
-
 MIN_VERSION: Final = (2, 19)
 BATCH: Final = 256
 """Most documents of one bulk request."""

@@ -35,8 +35,6 @@ from lightretriever.artifacts.live.documents import (
     with_new_text,
 )
 
-__all__ = ["LiveIndex", "Stored"]
-
 _HASHES: Final = ("ordinal", "hashes")  # the fields of a document that tell whether it changed
 
 _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile

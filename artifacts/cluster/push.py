@@ -33,8 +33,6 @@ from lightretriever.artifacts.signals import commit_point
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.summary import Summary
 
-__all__ = ["check_scores", "push"]
-
 _READ: Final = 8192  # documents that are read from the bundle together, since each time asks Lucene every term
 _CHECKED: Final = 1024  # documents that are counted together, to find those that are there
 _AGAIN: Final = "Run the same command again: it writes what is missing."

@@ -13,8 +13,6 @@ from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.sparse.weights import weighted_query
 
-__all__ = ["Query", "dense_search", "filter_query", "listing", "matching", "of_ordinals", "read_hits", "sparse_search"]
-
 Query = dict[str, Any]
 """A query or a search in OpenSearch's language."""
 

@@ -27,24 +27,6 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
-__all__ = [
-    "FIRST_LIVE",
-    "MAX_CLUSTER_DIMENSION",
-    "MAX_FOUND",
-    "MAX_PLAIN_IMPACT",
-    "Engine",
-    "IndexMeta",
-    "document_body",
-    "document_hashes",
-    "feature",
-    "features",
-    "filter_field",
-    "index_body",
-    "index_name",
-    "live_ordinal",
-    "read_features",
-]
-
 Engine = Literal["lucene", "faiss"]
 """The library that stores and searches the vectors on the cluster."""
 

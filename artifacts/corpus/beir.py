@@ -15,16 +15,6 @@ from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.reading import file_sha256
 
-__all__ = [
-    "Corpus",
-    "Skipped",
-    "find_file",
-    "has_file",
-    "read_ids",
-    "read_qrels",
-    "read_queries",
-]
-
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"
 _MAX_REASONS: Final = 20

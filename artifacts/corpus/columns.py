@@ -14,8 +14,6 @@ from lightretriever.artifacts.documents.strict_json import serialised
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import tracked
 
-__all__ = ["Columns", "write_row_corpus"]
-
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MAX_NAMED: Final = 30
 _COLUMNS: Final = "See --id, --title and --text, and --delimiter and --columns of CSV."

@@ -23,8 +23,6 @@ from lightretriever.artifacts.documents.document import Document, document_of
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = ["text_documents", "title_and_text", "write_text_corpus"]
-
 _ENDINGS: Final = (".md", ".txt")
 _MAX_PATH_BYTES: Final = 500
 """UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""

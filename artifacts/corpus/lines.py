@@ -16,8 +16,6 @@ from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.reading import open_regular
 
-__all__ = ["HEAD", "Kind", "kind_of", "lines_of", "read_lines"]
-
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
 HEAD: Final = 512

@@ -11,8 +11,6 @@ from markdown_it import MarkdownIt
 
 from lightretriever.artifacts.files.reading import parse_yaml
 
-__all__ = ["Heading", "markdown_headings", "markdown_title"]
-
 _BLOCKS: Final = MarkdownIt("commonmark").disable("inline")
 _HTML: Final = re.compile(
     r"^ {0,3}<h([1-6])\b[^>]{0,1000}>(.{0,2000}?)</h\1>", re.DOTALL | re.IGNORECASE | re.MULTILINE

@@ -13,8 +13,6 @@ from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.atomic_file import new_file
 from lightretriever.artifacts.summary import Summary, megabytes
 
-__all__ = ["Written", "check_output", "new_corpus"]
-
 
 @dataclass
 class Written:

@@ -12,8 +12,6 @@ from typing import Final
 
 from lightretriever.artifacts.corpus.markdown import Heading
 
-__all__ = ["Limit", "Passage", "passages"]
-
 _Span = tuple[int, int]
 _Count = Callable[[str], int]
 _MAX_WORD: Final = 100  # letters

@@ -24,8 +24,6 @@ from lightretriever.artifacts.documents.strict_json import read_object
 from lightretriever.artifacts.errors import CorpusError, importing, readable
 from lightretriever.artifacts.files.reading import open_regular
 
-__all__ = ["DEFAULT_DIALECT", "Dialect", "Placed", "Row", "open_table", "table_files"]
-
 Row = dict[str, Any]
 Placed = tuple[str, Row | ValueError]
 """Where a row stands, such as `row 3`, and the row, or what is wrong with it."""

@@ -30,21 +30,6 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, RecipeError
 from lightretriever.artifacts.progress import ProgressBar
 
-__all__ = [
-    "FLAT_LIMIT",
-    "MIN_RECALL",
-    "MIN_RECALL_OF_A_SCAN",
-    "SCAN_LIMIT",
-    "build_dense_index",
-    "check_factory",
-    "choose_factory",
-    "choose_parameters",
-    "factory_for",
-    "lists_by_size",
-    "product_parts",
-    "write_dense_index",
-]
-
 # Up to FLAT_LIMIT documents an exact scan takes a fraction of a millisecond. Beyond, Faiss scans 4-bit product codes,
 # and scores the best candidates again with 8-bit vectors: all codes up to SCAN_LIMIT documents, then those of inverted
 # lists.

@@ -22,20 +22,6 @@ from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArr
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.arrays import load_part
 
-__all__ = [
-    "BACKGROUND_FILE",
-    "DenseIndex",
-    "FaissIndex",
-    "background_ordinals",
-    "best_first",
-    "faiss_reason",
-    "inner_products",
-    "innermost",
-    "load_background",
-    "products",
-    "use_threads",
-]
-
 FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 
 _FETCH: Final = "Fetch or build the bundle again."

@@ -15,8 +15,6 @@ from lightretriever.artifacts.dense.build import product_parts
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, best_first, inner_products, use_threads
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, UInt8Array
 
-__all__ = ["LaterIndex", "LaterIndexWriter"]
-
 MIN_CODED: Final = 2_048
 """So many vectors are scored about as fast as their codes are scanned; fewer have no codes."""
 

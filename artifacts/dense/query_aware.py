@@ -31,15 +31,6 @@ import numpy as np
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array, UInt8Array
 from lightretriever.artifacts.errors import RecipeError
 
-__all__ = [
-    "MIN_DIMENSION",
-    "build_query_aware_index",
-    "error_feedback_codes",
-    "is_query_aware",
-    "parse_query_aware",
-    "query_aware_factory",
-]
-
 _MAX_CODE: Final = 255
 _BLOCK: Final = 32  # dimensions whose errors are passed on to all later ones in one product
 _CACHED: Final = 8192  # documents that fit into the processor's caches

@@ -4,23 +4,6 @@ nothing is refused late, and nothing is read that can't be served."""
 from collections.abc import Mapping, Set
 from typing import Final
 
-__all__ = [
-    "MAX_COUNTED",
-    "MAX_DIMENSION",
-    "MAX_DOCUMENT_BYTES",
-    "MAX_FEEDBACK",
-    "MAX_FIELDS",
-    "MAX_FIELD_CHARS",
-    "MAX_ID_BYTES",
-    "MAX_IMPACT",
-    "MAX_KEYWORD_BYTES",
-    "MAX_NESTING",
-    "MAX_TERM",
-    "check_id",
-    "nesting",
-    "new_names",
-]
-
 MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Largest document: 64 MiB of UTF-8, as a line and as it is stored. Java holds it several times over to write it."""
 

@@ -10,8 +10,6 @@ from lightretriever.artifacts.documents.fields import FieldKind, indexed_values
 from lightretriever.artifacts.documents.strict_json import read_object, serialised
 from lightretriever.artifacts.tokens.tokenizer import document_text
 
-__all__ = ["Document", "document_of", "read_document", "read_query", "stored_object"]
-
 _RENAME: Final = "jq -c '{_id: .id, text: .contents}'"
 
 

@@ -21,19 +21,6 @@ from pydantic import Field
 
 from lightretriever.artifacts.documents.bounds import MAX_FIELD_CHARS, MAX_ID_BYTES, MAX_KEYWORD_BYTES
 
-__all__ = [
-    "NAMES",
-    "FieldKind",
-    "FieldName",
-    "Order",
-    "indexed_values",
-    "keyword",
-    "last_millisecond",
-    "milliseconds",
-    "name_of",
-    "number",
-]
-
 FieldKind = Literal["keyword", "number", "date"]
 # Python takes any sign before the time, so that 2024-05-31+02:00 is two in the morning, and a week for its first day.
 _DATE: Final = re.compile(r"[0-9]{4}-?([0-9]{2}-?[0-9]{2}|W[0-9]{2}-?[0-9])([T ].+)?")

@@ -20,8 +20,6 @@ from typing import Any, Final
 
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES, MAX_NESTING, nesting
 
-__all__ = ["read_object", "read_text", "serialised"]
-
 _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _DEEP: Final = f"more than {MAX_NESTING} objects and lists stand in each other; nest it less"
 

@@ -15,8 +15,6 @@ from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import word_analyzer, words_of
 from lightretriever.artifacts.sparse.writer import LuceneWriter, chunks
 
-__all__ = ["BM25_B", "BM25_K1", "WordIndex", "build_word_index"]
-
 BM25_K1: Final = 0.9
 """Saturation of the term frequency, Anserini's default."""
 

@@ -52,8 +52,6 @@ from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.signals import commit_point
 
-__all__ = ["REPORT_FILE", "evaluate_all", "evaluate_bundle", "fusion_of", "is_benchmark"]
-
 REPORT_FILE: Final = "evaluation.json"
 _NAMED: Final = 10  # ids named in a warning
 

@@ -20,8 +20,6 @@ from lightretriever.artifacts.tokens.tokenizer import text_of
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.encoder import Encoder
 
-__all__ = ["FullQueries", "QueryModel", "by_likelihood", "cut_vectors", "encode_fully"]
-
 _READ, _AT_ONCE = 512, 16  # tokens of a document, and documents read together
 _OTHER_MODEL = "Give the model that encoded the documents."
 _NO_TERMS = (np.empty(0, np.int32), np.empty(0, np.float32))

@@ -13,8 +13,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.evaluation.searching import OpenSearcher, SearchMode
 
-__all__ = ["BundleSearch"]
-
 
 class BundleSearch:
     """Searches in `mode` "dense", "sparse" or "hybrid" by the engine that serves; `open_searcher` opens it."""

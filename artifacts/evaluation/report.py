@@ -14,8 +14,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator, package_version
 from lightretriever.artifacts.evaluation.runs import MEASURES
 
-__all__ = ["describe_bundle", "environment", "print_benchmark", "print_report"]
-
 _PACKAGES = ("faiss-cpu", "ir-measures", "numpy", "pyserini", "pytrec-eval-terrier", "tokenizers")
 
 

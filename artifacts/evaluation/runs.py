@@ -15,22 +15,6 @@ from lightretriever.artifacts.corpus.beir import find_file, read_qrels, read_que
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.workdir import write_atomically
 
-__all__ = [
-    "MEASURES",
-    "JudgedQueries",
-    "Ranking",
-    "Run",
-    "measure",
-    "ndcg_per_query",
-    "qrels_file",
-    "ranking",
-    "read_judged",
-    "relevant_but_missing",
-    "trec_field",
-    "without_own",
-    "write_run",
-]
-
 Ranking: TypeAlias = Sequence[tuple[str, float]]
 Run: TypeAlias = Mapping[str, Ranking]
 

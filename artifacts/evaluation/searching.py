@@ -9,8 +9,6 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dtypes import Float32Array
 
-__all__ = ["Fusion", "Hit", "OpenSearcher", "QueryVectors", "SearchMode", "Searcher"]
-
 SearchMode: TypeAlias = Literal["dense", "sparse", "hybrid"]
 
 

@@ -20,21 +20,6 @@ from lightretriever.artifacts.progress import ProgressBar, tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
-__all__ = [
-    "BM25",
-    "DEPTH",
-    "LIKELIHOOD",
-    "ON_REQUEST",
-    "PAPER_FUSION",
-    "SYSTEMS",
-    "Results",
-    "Searches",
-    "document_texts",
-    "run_bm25",
-    "run_systems",
-    "word_index",
-]
-
 DEPTH: Final = 100
 """Hits of a query that are kept, where nothing else is asked for."""
 

@@ -34,14 +34,6 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
-__all__ = [
-    "Difference",
-    "KnownItems",
-    "dense_helps",
-    "find_known_items",
-    "tune_weights",
-]
-
 _SEED: Final = 0  # of all that is drawn
 _FOLDS: Final = 10
 _RESAMPLES: Final = 10_000

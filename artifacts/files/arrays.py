@@ -11,8 +11,6 @@ from numpy.lib import format as npy
 from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.workdir import writing_atomically
 
-__all__ = ["UNREADABLE", "load_npy", "load_part", "read_array", "write_array"]
-
 UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, TokenError)
 """The errors of `load_npy` for a file that is no whole array. NumPy parses the header as Python, hence the last two."""
 

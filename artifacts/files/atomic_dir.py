@@ -19,8 +19,6 @@ from pathlib import Path
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.signals import commit_point
 
-__all__ = ["check_target", "new_folder", "sync"]
-
 
 @contextmanager
 def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:

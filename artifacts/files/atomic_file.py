@@ -9,8 +9,6 @@ from typing import BinaryIO
 from lightretriever.artifacts.errors import DiskError
 from lightretriever.artifacts.signals import commit_point
 
-__all__ = ["new_file", "writing"]
-
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["MAX_YAML_BYTES", "file_sha256", "line_of", "open_regular", "parse_yaml", "read_bounded", "read_yaml"]
-
 MAX_YAML_BYTES: Final = 1 << 20
 """Size of the largest YAML file that is read."""
 

@@ -11,8 +11,6 @@ from uuid import uuid4
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_file import new_file, writing
 
-__all__ = ["check_made", "check_plan", "check_same", "read_json", "work_lock", "write_atomically", "writing_atomically"]
-
 _PARTIAL: Final = "{}.{}.partial"
 """The name of a file while it is written, of its own name and of hexadecimal digits."""
 

@@ -20,8 +20,6 @@ from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import numbered
 
-__all__ = ["compact", "write_again"]
-
 _READ: Final = 4096  # documents read from the indexes at a time
 
 

@@ -13,25 +13,6 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ConflictError, DocumentError, LightRetrieverError, UnencodedError
 from lightretriever.artifacts.sparse.vocabulary import term_problem
 
-__all__ = [
-    "Change",
-    "Deleted",
-    "Encode",
-    "Encoded",
-    "LiveDocuments",
-    "Result",
-    "StoredDocument",
-    "Upserted",
-    "Written",
-    "check_names",
-    "check_version",
-    "read_fields",
-    "read_impacts",
-    "read_vector",
-    "unencoded",
-    "with_new_text",
-]
-
 _ALWAYS: Final = frozenset({"_id", "title", "text"})
 _REBUILD: Final = "Build a bundle that has it."
 

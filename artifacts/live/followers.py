@@ -15,8 +15,6 @@ from typing import Final
 from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["Follower", "in_use"]
-
 _FOLLOWER: Final = ".follower"
 _TOLD: Final = "sequence"
 _NEVER: Final = 1 << 63  # no change has this number

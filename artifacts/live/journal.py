@@ -34,8 +34,6 @@ from lightretriever.artifacts.errors import DiskError, JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.live.stamp import BEGUN, DATABASE, LOGS, Stamp, check_files
 
-__all__ = ["FREE_BYTES", "Journal", "Record", "free_bytes"]
-
 FREE_BYTES: Final = 1 << 20
 """Free space that a disk keeps: below it, nothing is written beside a bundle."""
 

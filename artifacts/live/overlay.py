@@ -21,8 +21,6 @@ from lightretriever.artifacts.live.journal import FREE_BYTES, Record, free_bytes
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import LaterIndexWriter
 
-__all__ = ["Overlay", "Snapshot"]
-
 _MIN_MERGED: Final = 512  # documents in segments of their own that are worth one segment of all
 _SHARE_MERGED: Final = 8  # if they are one in so many
 

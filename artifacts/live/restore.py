@@ -13,8 +13,6 @@ from lightretriever.artifacts.live.followers import in_use
 from lightretriever.artifacts.live.journal import Journal
 from lightretriever.artifacts.live.stamp import DATABASE, FORMER, LOGS, STAMP
 
-__all__ = ["restore"]
-
 _READ = 4096  # changes that are checked at a time
 
 

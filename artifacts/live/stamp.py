@@ -15,8 +15,6 @@ from weakref import WeakValueDictionary
 from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["BEGUN", "DATABASE", "FORMER", "LOGS", "STAMP", "Stamp", "check_files"]
-
 DATABASE: Final = "journal.sqlite"
 LOGS: Final = tuple(f"{DATABASE}{suffix}" for suffix in ("-wal", "-shm", "-journal"))
 """What SQLite writes beside the database."""

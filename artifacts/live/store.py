@@ -36,8 +36,6 @@ from lightretriever.artifacts.live.overlay import Overlay, Snapshot
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
-__all__ = ["LiveStore"]
-
 _log = logging.getLogger(__name__)
 _FOLLOW_S: Final = 0.1  # between two looks at what other processes wrote
 _AGAIN_S: Final = 1.0  # between two attempts to make an overlay on a full disk

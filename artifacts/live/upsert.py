@@ -10,8 +10,6 @@ from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ConflictError, LightRetrieverError
 from lightretriever.artifacts.live.documents import Change, Deleted, Encode, Encoded, LiveDocuments, Upserted
 
-__all__ = ["delete", "upsert"]
-
 _BATCH: Final = 256
 _EXAMPLES: Final = 3  # ids that no document had
 _ATTEMPTS: Final = 5  # to write over versions that others change meanwhile

@@ -41,8 +41,6 @@ from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
 from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype, name_of
 from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 
-__all__ = ["BiEncoder", "JointEncoder", "StaticTable", "load_biencoder", "load_biencoders"]
-
 _BATCH = 64
 #: Files of its modules that decide how a text is read, beside the tokenizer of queries.
 _READING = ("tokenizer.json", "sentence_bert_config.json")

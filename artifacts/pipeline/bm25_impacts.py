@@ -20,8 +20,6 @@ from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, Rows, TermCounts, TermNumbers
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
-__all__ = ["Bm25Encoder", "impact_row", "lucene_lengths"]
-
 _EXACT: Final = 24
 """Lengths below are exact in Lucene's byte, larger ones have four significant bits above it."""
 

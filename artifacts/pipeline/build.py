@@ -32,17 +32,6 @@ from lightretriever.artifacts.summary import Summary, encoded_line, left_out, me
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_weights, load_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = [
-    "build_bundle",
-    "bundle_summary",
-    "check_before_build",
-    "fit_settings",
-    "queries_sha256",
-    "refined_folder",
-    "sparse_leg",
-]
-
-
 _COUNTS: Final = ("reused", "encoded", "removed")  # of the stage `encode`
 
 _WEIGHTS: Final = LegWeights(dense=0.5, sparse=0.5)

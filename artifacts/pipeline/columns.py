@@ -18,8 +18,6 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import UNREADABLE
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["DIGEST_BYTES", "Digests", "column", "digest_of", "first_rows", "new_folder", "text_digest", "text_digests"]
-
 DIGEST_BYTES: Final = 16
 
 

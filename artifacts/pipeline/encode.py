@@ -21,8 +21,6 @@ from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary, encoded_line, folder_size, left_out, megabytes
 
-__all__ = ["encode_corpus", "encode_summary", "encode_texts", "model_rows"]
-
 _PIECE: Final = 16
 """Texts that are read at a time where each is read by itself."""
 

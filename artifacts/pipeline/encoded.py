@@ -37,8 +37,6 @@ from lightretriever.artifacts.pipeline.rows import Rows, TermCounts, TermNumbers
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
-__all__ = ["FORMAT", "EncodedCorpus", "encoded_corpus"]
-
 FORMAT: Final = 6
 """Of an encoded corpus. Another one is needed where our own code makes other words of a text, too."""
 

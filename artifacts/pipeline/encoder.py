@@ -21,16 +21,6 @@ from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = [
-    "PART",
-    "Encoded",
-    "Encoder",
-    "StatesOf",
-    "TextModel",
-    "rows_per_pass",
-    "token_rows",
-]
-
 PART = 8192
 """Rows of a token table in one file, the most that a kill can cost."""
 

@@ -22,8 +22,6 @@ from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.sparse_model import SparseModel
 
-__all__ = ["Encoders", "load_encoder", "load_encoders", "load_sparse_encoder", "resolved"]
-
 
 @dataclass(frozen=True)
 class Encoders:

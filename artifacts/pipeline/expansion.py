@@ -32,8 +32,6 @@ from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_r
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["FORM", "Expansion", "word_rows"]
-
 FORM: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)?")
 _MAX_FORMS: Final = 2_000_000  # of a corpus; rarer ones are let go when there are more
 _MIN_DOCUMENTS: Final = 2

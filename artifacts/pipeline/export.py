@@ -21,8 +21,6 @@ from lightretriever.artifacts.pipeline.loading import loading, route
 from lightretriever.artifacts.pipeline.recipe import BESIDE, MODULES_FILE
 from lightretriever.artifacts.tokens.portable import PortableTokenizer
 
-__all__ = ["export_sentence_transformer"]
-
 
 def export_sentence_transformer(
     bundle: Bundle, target: Path, *, task: str, model: str | None = None, overwrite: bool = False

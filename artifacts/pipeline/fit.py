@@ -23,18 +23,6 @@ from lightretriever.artifacts.pipeline.rows import Rows
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics
 
-__all__ = [
-    "Agreement",
-    "FitTexts",
-    "FittedTable",
-    "agreement",
-    "agreement_line",
-    "distinct_rows",
-    "fit_table",
-    "scaled_rows",
-    "table_queries",
-]
-
 _SAMPLED_DOCUMENTS = 1024
 """Documents over which teacher and student are compared in one step, drawn anew each time."""
 

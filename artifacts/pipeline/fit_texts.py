@@ -30,8 +30,6 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, sentences_of
 
-__all__ = ["DistilTexts", "corpus_sentences", "draw", "query_texts", "refine_texts", "teacher_vectors"]
-
 Text = TypeVar("Text")
 
 _PART = 2048

@@ -40,14 +40,6 @@ from lightretriever.artifacts.summary import Summary, folder_size, megabytes
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 
-__all__ = [
-    "GeneralTable",
-    "GeneralTableInfo",
-    "find_general_table",
-    "run_general_table",
-    "shipped_tables",
-]
-
 TABLE_FILE: Final = "table.npy"
 FACTS_FILE: Final = "table.json"
 _CHECKED: Final = 1000  # texts whose tokens are compared with those that the encoder reads

@@ -10,8 +10,6 @@ from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoder import Encoder
 
-__all__ = ["given_vectors", "unit_rows"]
-
 _PROBES = 64
 """Drawn rows that are compared with the encoder's own, beside the first and the last."""
 _MIN_COSINE = 0.9

@@ -16,8 +16,6 @@ from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised
 
-__all__ = ["head_folder", "head_texts", "most_frequent", "read_heads"]
-
 
 def head_texts(recipe: Recipe) -> list[str]:
     """The recipe's head queries, none without a section `head`. Raises CorpusError for a bad log."""

@@ -21,15 +21,6 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.rows import ImpactRow
 from lightretriever.artifacts.pipeline.states import PackedStates, packed_states, token_states
 
-__all__ = [
-    "FULL_QUERY_TERMS",
-    "QUANTIZATION",
-    "LanguageModel",
-    "instruction_prefix",
-    "quantise_top_k",
-    "sparse_weights",
-]
-
 QUANTIZATION: Final = 100
 """Impacts per unit of weight."""
 

@@ -18,8 +18,6 @@ from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
 from lightretriever.artifacts.pipeline.terms import TermImpacts, encoded_batch
 
-__all__ = ["LaterDocuments"]
-
 _OF_IMPACTS: Final = ("vocabulary", "language", "impacts", "quantization", "k1", "b", "expansion")
 """Fields of a manifest's sparse leg that, beside the model, decide the impacts of documents."""
 

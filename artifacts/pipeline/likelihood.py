@@ -14,8 +14,6 @@ from torch.nn import functional
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states
 
-__all__ = ["LIKELIHOOD", "Reading", "log_likelihoods"]
-
 LIKELIHOOD = "likelihood"
 """Where an adapter's settings have its `Reading`."""
 

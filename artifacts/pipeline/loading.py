@@ -21,19 +21,6 @@ from lightretriever.artifacts.errors import BundleError, LightRetrieverError, Mo
 from lightretriever.artifacts.pipeline.recipe import MODULES_FILE
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, is_of_library
 
-__all__ = [
-    "check_vocabulary",
-    "cut_at_longest",
-    "library_class",
-    "loading",
-    "longer_than",
-    "module_folders",
-    "positions",
-    "prompts_of",
-    "route",
-    "text_tokenizer",
-]
-
 _LONGEST = 600
 _LFS = b"version https://git-lfs"
 _ROUTES = "router_config.json"

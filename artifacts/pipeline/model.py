@@ -26,8 +26,6 @@ from lightretriever.artifacts.pipeline.weights import (
 )
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["CHARS_PER_TOKEN", "Backbone", "choose_device", "choose_dtype", "load_model"]
-
 CHARS_PER_TOKEN: Final = 64
 """Of a text, so many characters are tokenised for each token that a document may have."""
 

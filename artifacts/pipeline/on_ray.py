@@ -23,8 +23,6 @@ from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary
 
-__all__ = ["encode_on_ray"]
-
 _PARTS_PER_TASK: Final = 4
 """Parts for each task that runs at a time, so that fast machines take more of them."""
 

@@ -28,35 +28,6 @@ from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.head_queries import MAX_QUERIES
 from lightretriever.artifacts.tokens.table import TableDtype
 
-__all__ = [
-    "BESIDE",
-    "MODULES_FILE",
-    "AnyRecipe",
-    "BundleModelRecipe",
-    "CorpusRecipe",
-    "DistilTableRecipe",
-    "EncodeRecipe",
-    "GeneralTableRecipe",
-    "HeadRecipe",
-    "IndexRecipe",
-    "Kind",
-    "ModelDtype",
-    "ModelRecipe",
-    "Place",
-    "PlaceOrId",
-    "Places",
-    "Recipe",
-    "RefineRecipe",
-    "Section",
-    "Seed",
-    "TableTraining",
-    "TextsRecipe",
-    "is_of_sentence_transformers",
-    "name_of",
-    "read_recipe",
-    "recipe_kind",
-]
-
 BESIDE: Final = " + "
 """Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.biencoder`)."""
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from lightretriever.artifacts.dtypes import BoolArray, Float16Array, Int32Array, Int64Array, UInt16Array
 
-__all__ = ["ImpactRow", "ImpactRows", "ModelRows", "Rows", "TermCounts", "TermNumbers"]
-
 ImpactRow: TypeAlias = tuple[Int32Array, UInt16Array]
 """Terms (n,), ascending, and impacts (n,) of a document."""
 

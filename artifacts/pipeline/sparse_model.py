@@ -34,8 +34,6 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, 
 from lightretriever.artifacts.pipeline.rows import ImpactRow
 from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 
-__all__ = ["SparseModel", "load_sparse_model"]
-
 _BATCH = 32
 _MIN_WEIGHT = np.float32(1e-6)
 

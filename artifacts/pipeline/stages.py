@@ -58,8 +58,6 @@ from lightretriever.artifacts.summary import Summary, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
-__all__ = ["load_recipe_encoders", "run_encode", "run_refine", "run_tables"]
-
 _COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
 
 _FITTED_BY: Final = ("device", "documents", "encoded", "general", "queries", "settings", "software", "table")

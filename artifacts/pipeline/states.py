@@ -15,8 +15,6 @@ import torch
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.model import Backbone
 
-__all__ = ["SHARED", "PackedStates", "Row", "layer_kinds", "pack", "packed_states", "token_states", "visible"]
-
 SHARED = -1
 """The owner of positions that all later ones in a row see."""
 

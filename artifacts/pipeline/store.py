@@ -28,8 +28,6 @@ from lightretriever.artifacts.files.workdir import check_plan, read_json, writin
 from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, Digests, column, digest_of, first_rows, new_folder
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, Rows
 
-__all__ = ["STORE_FORMAT", "TextStore"]
-
 STORE_FORMAT: Final = 4
 
 _BATCH: Final = 65_536

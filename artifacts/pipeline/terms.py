@@ -28,15 +28,6 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = [
-    "SPARSE_TOKENIZER",
-    "SparseLeg",
-    "TermImpacts",
-    "encoded_batch",
-    "encoded_batches",
-    "terms_tokenizer",
-]
-
 SPARSE_TOKENIZER = "sparse_tokenizer.json"
 """In the work directory, the tokenizer of the sparse side where that has another one than the dense side."""
 

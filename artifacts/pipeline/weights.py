@@ -25,25 +25,6 @@ from lightretriever.artifacts.errors import ModelError, importing
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.loading import loading
 
-__all__ = [
-    "ADAPTER_CONFIG",
-    "ADAPTER_SETTINGS",
-    "GGUF",
-    "PROJECTION_FILE",
-    "adapter_file",
-    "adapter_settings",
-    "centre_head_rows",
-    "fingerprint",
-    "gguf_options",
-    "hashes",
-    "load_causal_lm",
-    "load_embedding_bag",
-    "load_projection",
-    "local_folder",
-    "merge_adapter",
-    "software",
-]
-
 #: What makes a folder an adapter in PEFT's layout.
 ADAPTER_CONFIG = "adapter_config.json"
 GGUF = ".gguf"

@@ -36,8 +36,6 @@ from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 from lightretriever.artifacts.sparse.weights import scores_of, weighted_query
 
-__all__ = ["DocumentSet", "FoundImpacts", "ImpactIndex"]
-
 _NO_ORDINALS: Final = np.empty(0, np.int64)
 _MAX_SECONDS: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 

@@ -10,21 +10,6 @@ import numpy.typing as npt
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array
 from lightretriever.artifacts.sparse.jvm import JavaObject
 
-__all__ = [
-    "from_java",
-    "pack_floats",
-    "pack_ints",
-    "pack_parts",
-    "pack_text",
-    "pack_texts",
-    "unpack_counts",
-    "unpack_hits",
-    "unpack_ints",
-    "unpack_parts",
-    "unpack_texts",
-    "utf8",
-]
-
 
 def pack_ints(values: npt.NDArray[Any]) -> bytearray:
     """Any integers that fit (the caller checks), of shape (n,), as n int32."""

@@ -23,19 +23,6 @@ from typing import Any, Final, TypeAlias
 
 from lightretriever.artifacts.errors import JavaError
 
-__all__ = [
-    "DEFAULT_HEAP_MB",
-    "JAR",
-    "SEARCH_HEAP_MB",
-    "JavaObject",
-    "anserini_jar",
-    "class_path",
-    "java_call",
-    "java_class",
-    "lucene_version",
-    "start_jvm",
-]
-
 JavaObject: TypeAlias = Any
 """A Java class, object or method as pyjnius wraps it; it has no static types."""
 

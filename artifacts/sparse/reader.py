@@ -11,8 +11,6 @@ from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.java_bytes import from_java, pack_texts, unpack_texts
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 
-__all__ = ["RESTORE", "LuceneIndex"]
-
 RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
 """The remedy for a damaged index."""
 

@@ -12,8 +12,6 @@ from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 
-__all__ = ["MAX_WORD", "MIN_BEGINNING", "MIN_WORD", "Spelling"]
-
 MIN_WORD: Final = 3
 """Letters of a word that is corrected; shorter ones are like too many others."""
 

@@ -26,8 +26,6 @@ from lightretriever.artifacts.sparse.java_bytes import (
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class, lucene_version
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-__all__ = ["Language", "Place", "Vocabulary", "VocabularyKind", "term_problem", "word_analyzer", "words_of"]
-
 VocabularyKind = Literal["tokens", "words"]
 
 Language = Literal[

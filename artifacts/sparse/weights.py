@@ -9,8 +9,6 @@ import numpy as np
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, IntegerArray
 
-__all__ = ["scores_of", "weighted_ids", "weighted_query"]
-
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
 
 

@@ -25,8 +25,6 @@ from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_clas
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
-__all__ = ["ImpactIndexWriter", "LaterIndexWriter", "LuceneWriter", "chunks", "numbered"]
-
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
 _CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
 _CHUNK_DOCUMENTS: Final = 4096

@@ -18,8 +18,6 @@ from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, write_ar
 from lightretriever.artifacts.files.reading import read_bounded
 from lightretriever.artifacts.files.workdir import write_atomically
 
-__all__ = ["MAX_QUERIES", "HeadQueries", "normalised"]
-
 MAX_QUERIES: Final = 1_000_000
 _MAX_BYTES: Final = 1 << 30
 _CHUNK: Final = 8192

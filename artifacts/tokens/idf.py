@@ -19,8 +19,6 @@ from lightretriever.artifacts.dtypes import Float32Array, Float64Array, Int32Arr
 from lightretriever.artifacts.errors import BundleError, CorpusError
 from lightretriever.artifacts.files.arrays import load_part, write_array
 
-__all__ = ["IDF_FILE", "TokenStatistics", "count_tokens", "idf_sha256", "idf_weights", "load_idf", "save_idf"]
-
 IDF_FILE: Final = "idf.npy"
 """The name of the file, in a bundle and beside an adapter."""
 

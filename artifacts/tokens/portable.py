@@ -16,8 +16,6 @@ from tokenizers import Tokenizer
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.tokens.tokenizer import INVISIBLE, TextTokenizer
 
-__all__ = ["PortableTokenizer"]
-
 _FINAL_SIGMA: Final = r"\p{Cased}\p{Case_Ignorable}*\KΣ(?!\p{Case_Ignorable}*\p{Cased})"
 _SPACES: Final = "".join(chr(code) for code in range(0x110000) if chr(code).isspace())
 # For private use, so that no vocabulary has them.

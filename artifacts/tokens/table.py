@@ -16,8 +16,6 @@ from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.arrays import load_part
 from lightretriever.artifacts.files.atomic_file import writing
 
-__all__ = ["TableDtype", "TokenTable", "count_each", "scale_path", "write_table"]
-
 TableDtype = Literal["float16", "float32", "int8"]
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 

@@ -20,8 +20,6 @@ from tokenizers.models import BPE
 from lightretriever.artifacts.dtypes import BoolArray, Int32Array, Int64Array
 from lightretriever.artifacts.errors import BundleError, TokenizerError
 
-__all__ = ["INVISIBLE", "TextTokenizer", "document_text", "is_of_library", "sentences_of", "text_of"]
-
 _BATCH = 4096
 _WORDS = 512  # tokens of a vocabulary that are looked at, to see how it spells words
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")

@@ -39,8 +39,6 @@ from lightretriever.artifacts.training.recipe import (
 )
 from lightretriever.artifacts.training.types import Progress, Tensors, TrainingSet
 
-__all__ = ["Adapter", "load_for_training", "marker", "model_card"]
-
 # Whole weights of however many processes; those that are written are on the CPU of the first one alone.
 _WHOLE = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
 _WRITTEN = replace(_WHOLE, cpu_offload=True)

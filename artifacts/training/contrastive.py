@@ -23,17 +23,6 @@ from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecip
 from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors
 
-__all__ = [
-    "ROW_TOKENS",
-    "Contrastive",
-    "QueryReader",
-    "QuerySide",
-    "corpus_scores",
-    "document_outputs",
-    "read_tokens",
-    "token_means",
-]
-
 ROW_TOKENS: Final = 256
 """Positions of a row of packed texts."""
 

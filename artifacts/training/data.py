@@ -39,17 +39,6 @@ from lightretriever.artifacts.training.passages import lines_corpus, lines_judge
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
 
-__all__ = [
-    "MOST_POSITIVES",
-    "content",
-    "data_report",
-    "prepare",
-    "print_data_report",
-    "read_examples",
-    "relevant_of",
-    "write_examples",
-]
-
 MOST_POSITIVES: Final = 4
 """Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
 

@@ -16,8 +16,6 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
 from lightretriever.artifacts.training.recipe import DevRecipe
 
-__all__ = ["DevSet", "evaluate_dev", "measured"]
-
 _DEPTH = 100
 _WEIGHTS = np.array([0.7, 0.3], np.float32)
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from lightretriever.artifacts.files.workdir import writing_atomically
 
-__all__ = ["MappedTexts", "write_texts"]
-
 _MAPPED = 2**31 - 2**16  # bytes: the most that SQLite maps into memory; it reads what is beyond
 
 

@@ -37,8 +37,6 @@ from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.types import StepContext, Tensors
 
-__all__ = ["Chunk", "Engine", "out_of_memory", "too_large"]
-
 T = TypeVar("T")
 _FEWEST = 64  # positions of a chunk
 

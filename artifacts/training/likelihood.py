@@ -13,8 +13,6 @@ from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.recipe import DataRecipe, LikelihoodStage
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors
 
-__all__ = ["Likelihood", "corrupted"]
-
 
 class Likelihood:
     """The objective of `LikelihoodStage`: pairs of a query and its relevant document, without negatives."""

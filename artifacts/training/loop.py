@@ -31,8 +31,6 @@ from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.types import Batch, StepContext
 
-__all__ = ["run_stages", "schedule", "train"]
-
 Objective: TypeAlias = Contrastive | Likelihood
 
 # Stages draw from far apart places of the seeds' sequence.

@@ -9,19 +9,6 @@ from torch.nn import functional
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors, same_text
 
-__all__ = [
-    "BatchLayout",
-    "contrastive_loss",
-    "contrastive_objective",
-    "cosine_scores",
-    "distillation_loss",
-    "flops",
-    "flops_weight",
-    "matryoshka_scores",
-    "query_means",
-    "sparse_scores",
-]
-
 
 def query_means(states: torch.Tensor, queries: Sequence[torch.Tensor]) -> torch.Tensor:
     """Query vectors mean_i e(t_i), (B, H) float32, not normalised.

@@ -16,8 +16,6 @@ from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecip
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.types import TrainingSet
 
-__all__ = ["ranked", "sets_of_stage"]
-
 
 def sets_of_stage(run: Run) -> list[TrainingSet]:
     """The sets as the current stage trains on them: with the negatives of the last stage that mined, if any did.

@@ -11,8 +11,6 @@ import numpy as np
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.training.types import Batch, TrainingSet
 
-__all__ = ["Mixture"]
-
 # What a random number is for; with the recipe's seed this makes the streams independent.
 _SETS, _ORDER, _NEGATIVES, _INSTRUCTIONS = range(4)
 

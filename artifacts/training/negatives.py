@@ -13,8 +13,6 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.recipe import NegativesRecipe
 from lightretriever.artifacts.training.types import Example, same_text
 
-__all__ = ["SCRATCH", "Hits", "chosen", "mine", "pick_negatives", "usable_negatives"]
-
 Hits = list[tuple[str, float]]
 
 SCRATCH: Final = "bm25-"

@@ -17,8 +17,6 @@ from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.errors import CorpusError
 
-__all__ = ["Passage", "lines_corpus", "lines_judged", "read_negatives"]
-
 Id = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]
 
 

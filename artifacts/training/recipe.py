@@ -18,23 +18,6 @@ from lightretriever.artifacts.pipeline.recipe import (
     name_of,
 )
 
-__all__ = [
-    "ContrastiveStage",
-    "DataRecipe",
-    "DecontaminateRecipe",
-    "DevRecipe",
-    "DistillationRecipe",
-    "FlopsRecipe",
-    "LikelihoodStage",
-    "LoraRecipe",
-    "NegativesRecipe",
-    "SetRecipe",
-    "Stage",
-    "StageBase",
-    "TeacherRecipe",
-    "TrainRecipe",
-]
-
 
 class LoraRecipe(Section):
     """The adapter. With few `layers`, the last ones, a step is cheaper, as no gradient goes below them."""

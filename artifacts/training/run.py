@@ -36,8 +36,6 @@ from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
 from lightretriever.artifacts.training.types import Progress
 
-__all__ = ["CHECKPOINT", "Run", "read_progress"]
-
 CHECKPOINT = "checkpoint.pt"
 
 # These keys may change while a run goes on: paths, and how a step is cut. Pairs have plans of their own.

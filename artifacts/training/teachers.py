@@ -28,8 +28,6 @@ from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.training.recipe import DistillationRecipe, TeacherRecipe
 from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 
-__all__ = ["Teachers", "ensemble"]
-
 _DEPTH: Final = 1000  # hits of a bundle's leg; a candidate that is none of them scores as the last one
 _PAIRS: Final = 64  # of a query and a document, read by a cross-encoder at once
 

@@ -5,16 +5,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-__all__ = [
-    "Batch",
-    "Example",
-    "Progress",
-    "StepContext",
-    "Tensors",
-    "TrainingSet",
-    "same_text",
-]
-
 Tensors = dict[str, torch.Tensor]
 
 

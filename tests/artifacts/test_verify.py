@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from lightretriever.artifacts.bundle.checks import Problem
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.verify import Problem, verify_bundle
+from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
