@@ -1,7 +1,7 @@
 """The summary of a finished stage or command: a few lines for people, or one JSON object (docs/commands.md)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,12 @@ def left_out(skipped: int, cut: int) -> Iterator[str]:
         yield f"skipped: {skipped:,} bad corpus lines"
     if cut:
         yield f"cut: {cut:,} documents are longer than the model reads; their vectors stand for the beginning alone"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table of rows of as many cells, the first to the left and the others to the right of their columns."""
+    first, *others = (max(map(len, cells)) for cells in zip(*rows, strict=True))
+    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], others)]) for row in rows]
 
 
 def folder_size(folder: Path) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
 from lightretriever.artifacts.cli.runner import JsonOption, running
@@ -58,7 +57,7 @@ def evaluate(
                 evaluate_bundle,
                 is_benchmark,
             )
-            from lightretriever.artifacts.evaluation.report import print_benchmark, print_report
+            from lightretriever.artifacts.evaluation.report import benchmark_lines, report_lines
             from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 
             measure = partial(
@@ -75,8 +74,6 @@ def evaluate(
             )
             several = is_benchmark(dataset)
             report = evaluate_all(measure, bundle, dataset, output) if several else measure(bundle, dataset, output)
-        if not as_json:
-            (print_benchmark if several else print_report)(report, Console())
         if several:
             facts: dict[str, Any] = {"dataset": dataset.resolve().name, "split": split or "test"}
             facts["task"] = "each bundle's"
@@ -88,5 +85,6 @@ def evaluate(
             facts |= {"queries": of["queries"], "documents": report["bundle"]["documents"]}
         facts |= {"metrics": metrics, "warnings": report["warnings"]}
         facts |= {"report": str(output / REPORT_FILE), "files": 1 + runs}
-        line = f"{output}: {REPORT_FILE} and {runs} runs of {facts['queries']:,} queries"
-        job.summary = Summary(str(output), [line], facts)
+        lines = (benchmark_lines if several else report_lines)(report)
+        lines += [f"{output}: {REPORT_FILE} and {runs} runs of {facts['queries']:,} queries"]
+        job.summary = Summary(str(output), lines, facts)

@@ -1,4 +1,4 @@
-"""The report of an evaluation: as JSON and as a table in the terminal."""
+"""The report of an evaluation: as JSON and as lines for people."""
 
 import os
 import platform
@@ -6,13 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
-
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.software import generator, package_version
 from lightretriever.artifacts.evaluation.runs import MEASURES
+from lightretriever.artifacts.summary import aligned
 
 _PACKAGES = ("faiss-cpu", "ir-measures", "numpy", "pyserini", "pytrec-eval-terrier", "tokenizers")
 
@@ -47,37 +44,31 @@ def environment() -> dict[str, Any]:
     }
 
 
-def print_report(report: dict[str, Any], console: Console) -> None:
-    """Print the warnings, then one line of measures per system."""
+def report_lines(report: dict[str, Any]) -> list[str]:
+    """The warnings, then one line of measures per system."""
     dataset, bundle = report["dataset"], report["bundle"]
-    _warn(report, console)
     unjudged = f" ({dataset['queries_without_judgments']:,} unjudged)" if dataset["queries_without_judgments"] else ""
     title = (
         f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries{unjudged}, "
         f"{bundle['documents']:,} documents, task {report['settings']['task']}"
     )
     names = [name for name in MEASURES if all(name in measures for measures in report["metrics"].values())]
-    columns = [Column(name, justify="right") for name in names]
-    table = Table("system", *columns, title=escape(title))
-    for system, measures in report["metrics"].items():
-        table.add_row(system, *(f"{measures[name]:.4f}" for name in names))
-    console.print(table)
+    rows = [[system, *(f"{measures[name]:.4f}" for name in names)] for system, measures in report["metrics"].items()]
+    return [*_warnings(report), title, *aligned([["system", *names], *rows])]
 
 
-def print_benchmark(report: dict[str, Any], console: Console) -> None:
-    """Print nDCG@10 by collection and system, and the mean row."""
-    _warn(report, console)
+def benchmark_lines(report: dict[str, Any]) -> list[str]:
+    """The warnings, then nDCG@10 by collection and system, and the mean row."""
     systems = list(report["mean"])
-    table = Table("nDCG@10", *systems)
-    rows = [*report["collections"].items(), ("mean", report["mean"])]
-    for name, metrics in rows:
-        table.add_row(escape(name), *(f"{metrics[system]['nDCG@10']:.4f}" for system in systems))
-    console.print(table)
+    rows = [
+        [name, *(f"{metrics[system]['nDCG@10']:.4f}" for system in systems)]
+        for name, metrics in [*report["collections"].items(), ("mean", report["mean"])]
+    ]
+    return [*_warnings(report), *aligned([["nDCG@10", *systems], *rows])]
 
 
-def _warn(report: dict[str, Any], console: Console) -> None:
-    for warning in report["warnings"]:
-        console.print(f"[bold red]Warning:[/] {escape(warning)}", highlight=False)
+def _warnings(report: dict[str, Any]) -> list[str]:
+    return [f"warning: {warning}" for warning in report["warnings"]]
 
 
 def _processor() -> str:

@@ -17,6 +17,7 @@ WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.j
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import islice
@@ -25,7 +26,6 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.dtypes import Float32Array
@@ -283,7 +283,7 @@ def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable 
 
 
 def _warn(text: str) -> None:
-    Console(stderr=True).print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def _remove(*files: Path) -> None:

@@ -22,9 +22,6 @@ from typing import Any, Final
 
 import numpy as np
 from pydantic import TypeAdapter
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
@@ -32,6 +29,7 @@ from lightretriever.artifacts.evaluation.runs import qrels_file
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.summary import aligned
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.artifacts.training.documents import MappedTexts, write_texts
 from lightretriever.artifacts.training.negatives import SCRATCH, mine, usable_negatives
@@ -84,13 +82,11 @@ def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
     return [read_json(_folder(recipe, dataset) / _REPORT) for dataset in recipe.data.sets]
 
 
-def print_data_report(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """Print the counts of `data_report` as a table: what became of the pairs."""
+def data_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The counts of `data_report` as a table: what became of the pairs."""
     names = [name for name, value in rows[0].items() if isinstance(value, int)]
-    table = Table("set", *(name.replace("_", " ") for name in names), title="training pairs")
-    for row in rows:
-        table.add_row(escape(row["set"]), *(f"{row[name]:,}" for name in names))
-    console.print(table)
+    heads = ["training pairs", *(name.replace("_", " ") for name in names)]
+    return aligned([heads, *([row["set"], *(f"{row[name]:,}" for name in names)] for row in rows)])
 
 
 def _folder(recipe: TrainRecipe, dataset: SetRecipe) -> Path:

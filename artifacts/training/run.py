@@ -10,6 +10,7 @@ WORK/best.safetensors        weights of the best development score
 
 import json
 import os
+import sys
 import time
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -18,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from safetensors.torch import load_file, save
 
 from lightretriever.artifacts.errors import ResumeError
@@ -30,7 +30,7 @@ from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
 from lightretriever.artifacts.training.contrastive import QuerySide
-from lightretriever.artifacts.training.data import data_report, prepare, print_data_report
+from lightretriever.artifacts.training.data import data_lines, data_report, prepare
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
@@ -81,7 +81,7 @@ class Run:
         with accelerator.main_process_first():
             self.sets = prepare(recipe)
         if accelerator.is_main_process:
-            print_data_report(data_report(recipe), Console(stderr=True))
+            print("\n".join(data_lines(data_report(recipe))), file=sys.stderr)
         with accelerator.main_process_first():
             self.idf = self._statistics().idf().astype(np.float32)
         self.progress = Progress()

@@ -32,14 +32,13 @@ from statistics import mean
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from lightretriever.artifacts.files.workdir import read_json, write_atomically
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.pipeline.states import packed_states
+from lightretriever.artifacts.summary import aligned
 from lightretriever.artifacts.training.adapter import load_for_training
 from lightretriever.artifacts.training.contrastive import ROW_TOKENS, QuerySide, read_tokens, token_means
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev, measured
@@ -212,13 +211,13 @@ def main(given: Namespace) -> None:
             print(f"{name}: nothing to change in {given.recipe.name}", file=sys.stderr)
             continue
         measure(work, name, variant.model_copy(update={"seed": seed}), collections)
-    Console().print(table(list(works)))
+    print("\n".join(aligned(table(list(works)))))
 
 
-def table(works: Sequence[Path]) -> Table:
-    """Mean nDCG@10 over collections and seeds, by variant and leg, and the terms of a document."""
+def table(works: Sequence[Path]) -> list[list[str]]:
+    """Rows of cells: mean nDCG@10 over collections and seeds, by variant and leg, and the terms of a document."""
     legs = ["dense", "sparse", "hybrid"]
-    made = Table("variant", *legs, "terms", title="mean nDCG@10")
+    rows = [["mean nDCG@10", *legs, "terms"]]
     for name in ("base", LIGHT_DOCUMENTS, *READERS, *VARIANTS):
         runs = [read_json(file) for work in works if (file := work / name / "scores.json").is_file()]
         scores = [one for content in runs for one in content["scores"].values()]
@@ -226,8 +225,8 @@ def table(works: Sequence[Path]) -> Table:
         terms = [content["terms"] for content in runs if "terms" in content]
         if runs:
             cells = (f"{mean(found):.4f}" if found else "" for found in values.values())
-            made.add_row(name, *cells, f"{mean(terms):,.0f}" if terms else "")
-    return made
+            rows.append([name, *cells, f"{mean(terms):,.0f}" if terms else ""])
+    return rows
 
 
 if __name__ == "__main__":
