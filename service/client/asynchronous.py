@@ -68,7 +68,7 @@ class AsyncSearchClient(Connection[httpx2.AsyncClient]):
         impacts: Fields | None = None,
         version: str | None = None,
         wait: bool = False,
-    ) -> schemas.DocumentWritten:
+    ) -> schemas.DocumentChange:
         """Write a document of a service that takes changes; needs a key with the scope `admin`. A missing vector or
         impacts stay, as long as title and text do; a service with a model encodes another text. With `version`, only
         over that one, without retries: AnswerError `version_conflict` for another. `wait`: until searches see it."""
@@ -89,7 +89,7 @@ class AsyncSearchClient(Connection[httpx2.AsyncClient]):
 
     async def delete_document(
         self, document_id: str, /, *, version: str | None = None, wait: bool = False
-    ) -> schemas.DocumentDeleted:
+    ) -> schemas.DocumentChange:
         """Delete a document, without retries; as `put_document`. AnswerError `document_not_found` if there is none."""
         return await self.call(calls.delete(document_id, version, wait=wait))
 

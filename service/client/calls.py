@@ -85,13 +85,13 @@ def document(document_id: str) -> Call[schemas.Document]:
     return Call(path=_documents(_segment(document_id)), model=schemas.Document)
 
 
-def put(document_id: str, written: Fields, version: str | None, *, wait: bool) -> Call[schemas.DocumentWritten]:
+def put(document_id: str, written: Fields, version: str | None, *, wait: bool) -> Call[schemas.DocumentChange]:
     """A document to write: `fields`, `vector`, `impacts`."""
     name = f"documents.{shortened(str(document_id))}"
     return Call(
         method="PUT",
         path=_documents(_segment(document_id), wait=wait),
-        model=schemas.DocumentWritten,
+        model=schemas.DocumentChange,
         body=_json({name: value for name, value in written.items() if value is not None}, f"{name}."),
         once=version is not None,
         version=version,
@@ -122,10 +122,10 @@ def _lines(lines: list[bytes], items: list[str], *, once: bool, wait: bool) -> C
     return Call(method="POST", path=path, model=schemas.DocumentChanges, body=body, media=media, once=once, items=items)
 
 
-def delete(document_id: str, version: str | None, *, wait: bool) -> Call[schemas.DocumentDeleted]:
+def delete(document_id: str, version: str | None, *, wait: bool) -> Call[schemas.DocumentChange]:
     """A document to delete."""
     path = _documents(_segment(document_id), wait=wait)
-    return Call(method="DELETE", path=path, model=schemas.DocumentDeleted, once=True, version=version)
+    return Call(method="DELETE", path=path, model=schemas.DocumentChange, once=True, version=version)
 
 
 def post(path: str, model: type[T], content: Fields, *, items: Sequence[str] = ()) -> Call[T]:

@@ -70,7 +70,7 @@ async def document(request: Request) -> Response:
     **describe(
         "Write a document",
         request=schemas.DocumentWrite,
-        answer=schemas.DocumentWritten,
+        answer=schemas.DocumentChange,
         errors=WRITE,
         parameters=[_ID, _IF_MATCH, _REFRESH],
         tag="operation",
@@ -83,12 +83,11 @@ async def put(request: Request) -> Response:
     text, if neither is given. Needs an API key with the scope `admin`.
     """
     body = await begin(request, "admin")
-    version, _ = _options(request)
 
-    def read(engine: SearchEngine) -> list[Change]:
+    def read(engine: SearchEngine, version: str | None) -> list[Change]:
         return [read_change(engine, _id(request), parse_document(body, schemas.DocumentWrite), version)]
 
-    return _answer(await _changed(request, read, DocumentWrites.written))
+    return _answer(await _changed(request, read, DocumentWrites.changed_one))
 
 
 @router.post(
@@ -111,12 +110,11 @@ async def change(request: Request) -> Response:
     encodes the documents that have neither vector nor impacts. Needs an API key with the scope `admin`.
     """
     body = await begin(request, "admin", JSON_LINES)
-    version, _ = _options(request)
-    if version is not None:
-        message = "it is for one document; each line has its own `version`"
-        raise errors.InvalidRequestError.at("if-match", message, version)
 
-    def read(engine: SearchEngine) -> list[Change]:
+    def read(engine: SearchEngine, version: str | None) -> list[Change]:
+        if version is not None:
+            message = "it is for one document; each line has its own `version`"
+            raise errors.InvalidRequestError.at("if-match", message, version)
         return read_lines(engine, parse_documents(body, schemas.DocumentLine))
 
     return json_response(await _changed(request, read, DocumentWrites.changed, many=True))
@@ -126,7 +124,7 @@ async def change(request: Request) -> Response:
     "/documents/{id:any}",
     **describe(
         "Delete a document",
-        answer=schemas.DocumentDeleted,
+        answer=schemas.DocumentChange,
         errors=(*WRITE, errors.DocumentNotFoundError),
         parameters=[_ID, _IF_MATCH, _REFRESH],
         tag="operation",
@@ -135,9 +133,11 @@ async def change(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Delete a document, on the cluster or by the journal. Needs an API key with the scope `admin`."""
     enter(request, "admin")
-    version, _ = _options(request)
-    change = partial(read_deletion, _id(request), version)
-    return json_response(await _changed(request, lambda engine: [change()], DocumentWrites.deleted))
+
+    def read(_: SearchEngine, version: str | None) -> list[Change]:
+        return [read_deletion(_id(request), version)]
+
+    return json_response(await _changed(request, read, DocumentWrites.changed_one))
 
 
 @router.get(
@@ -159,19 +159,19 @@ def _lane(engine: SearchEngine) -> str:
 
 async def _changed(
     request: Request,
-    read: Callable[[SearchEngine], list[Change]],
+    read: Callable[[SearchEngine, str | None], list[Change]],
     answer: Callable[[DocumentWrites, list[Result]], T],
     *,
     many: bool = False,
 ) -> T:
     """Make the changes that a request asks for, in threads that searches don't need, and return the answer. Waiting for
     other processes takes no thread and no place of a request."""
-    clock, (_, wait) = clock_of(request), _options(request)
+    clock, (version, wait) = clock_of(request), _options(request)
     extra_s = REFRESH_S if wait else 0.0
     async with admitted(request) as engine:
 
         def begin() -> tuple[DocumentWrites, list[int]]:
-            writes = DocumentWrites(engine, clock, read(engine), wait=wait, many=many)
+            writes = DocumentWrites(engine, clock, read(engine, version), wait=wait, many=many)
             return writes, writes.to_encode()
 
         writes, new = await in_thread(engine, clock, begin, lane=_lane(engine))
@@ -199,7 +199,7 @@ def _id(request: Request) -> str:
     return document_id
 
 
-def _answer(answer: schemas.Document | schemas.DocumentWritten) -> Response:
+def _answer(answer: schemas.Document | schemas.DocumentChange) -> Response:
     response = json_response(answer)
     if answer.version is not None:
         response.headers["etag"] = f'"{answer.version}"'

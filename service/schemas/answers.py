@@ -13,10 +13,8 @@ __all__ = [
     "Document",
     "DocumentChange",
     "DocumentChanges",
-    "DocumentDeleted",
     "DocumentTerm",
     "DocumentTerms",
-    "DocumentWritten",
     "EncodeResponse",
     "EncodeTimings",
     "Explanation",
@@ -254,30 +252,13 @@ class Document(Model):
     version: str | None = optional("Its version, for `If-Match`; present if the documents are on a cluster.")
 
 
-class DocumentWritten(Model):
-    """A document that was written."""
-
-    id: str
-    created: bool = Field(description="Whether no document had this id before.")
-    version: str = Field(description="Its version, for `If-Match`.")
-    encoded: bool = optional("Present if the service's model encoded it.", default=False)
-    cut: bool = optional("Present if the model read only its beginning, because it reads no more.", default=False)
-
-
-class DocumentDeleted(Model):
-    """A document that was deleted."""
-
-    id: str
-
-
 class DocumentChange(Model):
-    """What became of a line: "created", "changed" or "deleted" with the version that this made, "missing" if there was
-    nothing to delete, and "refused" with the reason."""
+    """What became of a document to write or to delete. Of many, "missing" is one to delete that was not there."""
 
     id: str
     result: Literal["created", "changed", "deleted", "missing", "refused"]
-    version: str | None = optional()
-    reason: str | None = optional()
+    version: str | None = optional("The version that the change made, for `If-Match`.")
+    reason: str | None = optional("Why it is refused.")
     encoded: bool = optional("Present if the service's model encoded it.", default=False)
     cut: bool = optional("Present if the model read only its beginning, because it reads no more.", default=False)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import orjson
 
@@ -118,9 +118,9 @@ class DocumentWrites:
         with _writing():
             return self.live.write(self.changes, self._deadline, wait=self.wait)
 
-    def result(self, results: Sequence[Result]) -> Written | None:
-        """Return the result of the only change, None where there was nothing to delete. InvalidRequestError for what
-        the index can't have, VersionConflictError."""
+    def changed_one(self, results: Sequence[Result]) -> schemas.DocumentChange:
+        """Return the answer for the only change. InvalidRequestError for what the index can't have,
+        VersionConflictError, and DocumentNotFoundError where there is nothing to delete."""
         ((change, result),) = zip(self.changes, results, strict=True)
         if isinstance(result, UnencodedError):
             has_encoding = change.vector is not None or change.impacts is not None
@@ -128,27 +128,19 @@ class DocumentWrites:
         with _writing():
             if isinstance(result, LightRetrieverError):
                 raise result
-        return result
-
-    def written(self, results: Sequence[Result]) -> schemas.DocumentWritten:
-        """Return the answer for one document that was written. Errors as of `result`."""
-        result = cast(Written, self.result(results))  # None is for a deletion
-        facts = {"id": self.changes[0].id, "created": result.created, "version": result.version}
-        return schemas.DocumentWritten.model_validate({**facts, **self._encoding(0)})
-
-    def deleted(self, results: Sequence[Result]) -> schemas.DocumentDeleted:
-        """Return the answer for one document that was deleted. Errors as of `result`, and DocumentNotFoundError."""
-        if self.result(results) is None:
-            raise _not_found(self.changes[0].id)
-        return schemas.DocumentDeleted(id=self.changes[0].id)
+        if result is None:
+            raise _not_found(change.id)
+        return self.changed(results).results[0]
 
     def changed(self, results: Sequence[Result]) -> schemas.DocumentChanges:
         """Return the answer for many; what is refused because of the document that is there is told for its line."""
-        changes = []
+        changes, facts = list[schemas.DocumentChange](), dict[str, Any]()
         for index, (change, result) in enumerate(zip(self.changes, results, strict=True)):
             if isinstance(result, Written):
                 done = "deleted" if change.document is None else "created" if result.created else "changed"
-                facts = {"result": done, "version": result.version, **self._encoding(index)}
+                facts = {"result": done, "version": result.version}
+                if (encoding := self._encoded.get(index)) is not None:
+                    facts |= {"encoded": True, "cut": encoding.cut}
             elif result is None:
                 facts = {"result": "missing"}
             else:
@@ -163,10 +155,6 @@ class DocumentWrites:
         if perf_counter() >= self._deadline:
             raise errors.DeadlineError("The change was made, but another process did not search it in time.")
         return False
-
-    def _encoding(self, index: int) -> schemas.Plain:
-        encoding = self._encoded.get(index)
-        return {} if encoding is None else {"encoded": True, "cut": encoding.cut}
 
 
 def read_lines(engine: SearchEngine, lines: Sequence[schemas.DocumentLine]) -> list[Change]:

@@ -48,7 +48,7 @@ def engine(place: Place, settings: Settings) -> Iterator[SearchEngine]:
 
 def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Place, client: SearchClient) -> None:
     written = client.put_document("put", FIELDS, wait=True)
-    assert (written.created, written.encoded, written.cut) == (True, True, False)
+    assert (written.result, written.encoded, written.cut) == ("created", True, False)
     place.write([*place.lines(), {"_id": "upserted", **FIELDS}])
     assert place.upsert()["encoded"] == 1
     one, other = place.source("put"), place.source("upserted")
@@ -56,7 +56,7 @@ def test_a_document_gets_the_vector_and_the_impacts_that_upsert_gives(place: Pla
     assert "put" in [hit.id for hit in client.search("zebra crosses the road", k=100).hits]
     assert client.info().document_model is not None
     fields = client.put_document("put", {**FIELDS, "topic": "t1"}, version=written.version)
-    assert (fields.created, fields.encoded) == (False, False)
+    assert (fields.result, fields.encoded) == ("changed", False)
     assert place.source("put")["vector"] == one["vector"]
     text = client.put_document("put", {"text": "Another text about music. " * 200}, version=fields.version)
     assert (text.encoded, text.cut) == (True, True)

@@ -41,7 +41,7 @@ def test_a_service_with_a_model_encodes_fields_alone(tmp_path: Path) -> None:
         client = SearchClient(url, api_key=KEY, timeout_s=60)
         with client:
             written = client.put_document("new", plain)
-            assert (written.created, written.encoded) == (True, True)
+            assert (written.result, written.encoded) == ("created", True)
             assert not client.put_document("new", {**client.document("new").fields}).encoded
             assert client.search("zebra crosses the road", k=1).hits[0].id == "new"
             many = [{"id": f"many-{number}", "fields": {"text": f"{NEW['text']} {number}"}} for number in range(40)]
