@@ -118,7 +118,7 @@ class Metrics:
         self.abandoned = self._gauge("abandoned_calls", "Abandoned calls that still hold a thread.", "livesum", "lane")
         self.errors = self._counter("errors", "Answers that were errors, by kind.", "kind")
         self.degraded = self._counter("degraded", "Searches answered without a leg or the reranker.", "leg", "reason")
-        text = "Searches in which a leg did not score the other leg's candidates."
+        text = "Searches in which a leg did not score the other leg's candidates, or the hits to explain."
         self.unscored = self._counter("unscored", text, "leg", "reason")
         self.swaps = self._counter("swaps", "Bundles swapped in while serving, or refused.", "result")
         for result in ("swapped", "refused"):

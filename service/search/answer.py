@@ -15,6 +15,7 @@ Hits are plain dictionaries in the form of `service.schemas`, so that answers ar
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
 from time import perf_counter
 from typing import Any, Final
@@ -26,8 +27,8 @@ from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import TooManyValuesError
 from lightretriever.artifacts.tokens.tokenizer import text_of
-from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, DocumentsGoneError, EncodedQuery, Ordinals
-from lightretriever.service.errors import DeadlineError, InvalidRequestError
+from lightretriever.service.backends.base import NO_TOKENS, DocumentFilter, EncodedQuery, Ordinals
+from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import LegName, Matched, Plain
 from lightretriever.service.search.documents import reading
 from lightretriever.service.search.encoder import QueryEncoder
@@ -59,7 +60,7 @@ Documents = Sequence[tuple[str, Plain]]
 class Candidates:
     """The candidates of a query in their order.
 
-    levels: how well each column matches; None if `unjudged` says why not. pinned: ids of the documents that rules put
+    levels: how well each column matches; None if they are not judged. pinned: ids of the documents that rules put
     first. named: ordinals of those whose name the query is.
     """
 
@@ -67,7 +68,6 @@ class Candidates:
     table: CandidateTable
     fused: Fused
     levels: Levels | None
-    unjudged: str | None
     ranking: Ranked
     pinned: Sequence[str]
     named: Ordinals
@@ -92,8 +92,9 @@ def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
         "mode": request.mode,
         "task": plan.task,
         "candidates": table.ordinals.size,
-        **best_match(candidates.levels, candidates.unjudged),
     }
+    if candidates.levels is not None:
+        answer["matched"] = LEVELS[candidates.levels.max(initial=0)]
     if plan.task in context.parts.encoder.heads and request.like is None:
         answer["head_query"] = candidates.query.head
     if request.facets or plan.ranges:
@@ -188,10 +189,11 @@ def _add_explanations(
     ordinals, fused = table.ordinals[columns], candidates.fused
     if not query.head and "dense" in table.legs:
         query = parts.encoder.with_parts(query, plan.task)
-    shares = {}
+    shares = dict[LegName, Float32Array]()
     for name in table.legs:
-        if not (query.head and name == "dense") and (of_leg := _shares(context, name, query, ordinals)) is not None:
-            shares[name] = of_leg
+        if not (query.head and name == "dense"):
+            of_leg = context.ask_leg(name, partial(parts.backends.legs[name].shares, query, ordinals))
+            shares |= {} if of_leg is None else {name: of_leg}
     words = query_words(plan.text, plan.added, query, parts.encoder)
     texts = [text_of(fields) for _, fields in parts.documents.fetch(ordinals, ["title", "text"])]
     explained = explanations(
@@ -210,19 +212,6 @@ def _add_explanations(
         elif ordinals[row] in candidates.named:
             explanation["note"] = "The query is the name of this document, its id or title, which puts it first."
         hit["explanation"] = explanation
-
-
-def _shares(context: SearchContext, name: LegName, query: EncodedQuery, ordinals: Ordinals) -> Float32Array | None:
-    """Return each term's or token's share of a leg's score of documents; None if the leg fails."""
-    try:
-        return context.parts.backends.legs[name].shares(query, ordinals)
-    except DocumentsGoneError:
-        raise
-    except TimeoutError as error:
-        raise DeadlineError("There was no time left to read the documents' words. Allow more time.") from error
-    except Exception as error:
-        context.log_failure(name, error)
-        return None
 
 
 def _facets(context: SearchContext, ordinals: Ordinals | None, allowed: DocumentFilter | None = None) -> Plain:
@@ -286,9 +275,3 @@ def matches(
         levels[strong[dense[strong] * had >= _STRONG * thresholds.strong]] = 2
     levels[np.isnan(dense)] = -1
     return levels
-
-
-def best_match(levels: Levels | None, unjudged: str | None) -> Plain:
-    """Return `matched` of the answer: the level of the best candidate, `none` if there is none. Without levels, return
-    `unjudged`, which says why."""
-    return {"unjudged": unjudged} if levels is None else {"matched": LEVELS[levels.max(initial=0)]}

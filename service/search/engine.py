@@ -125,11 +125,11 @@ class SearchEngine:
         self, requests: Sequence[schemas.SearchRequest], clock: StageClock | None = None
     ) -> list[Callable[[], schemas.Plain]]:
         """Check several searches, and give for each a function that answers it as `answer` does. Errors name the
-        search. After a search has failed, later ones don't begin."""
+        search."""
         self._require_open()
-        clock, failed = clock or StageClock(), list[int]()
+        clock = clock or StageClock()
         return [
-            partial(self._of_batch, number, failed, plan, clock.another())
+            partial(self._of_batch, number, plan, clock.another())
             for number, plan in enumerate(self.reader.read_batch(requests))
         ]
 
@@ -246,16 +246,11 @@ class SearchEngine:
                 fields = {"leg": leg, "backend": context.parts.backends.legs[leg].backend, "reason": reason}
                 _log.warning("candidates not scored", extra=fields)
 
-    def _of_batch(self, number: int, failed: list[int], plan: Plan, clock: StageClock) -> schemas.Plain:
-        if any(earlier < number for earlier in failed):
-            raise errors.SearchFailedError(f"searches.{number}: an earlier search of the batch failed.")
+    def _of_batch(self, number: int, plan: Plan, clock: StageClock) -> schemas.Plain:
         try:
             return self._answer(plan, clock)
-        except BaseException as error:
-            failed.append(number)
-            if isinstance(error, errors.ServiceError):
-                raise error.within(f"searches.{number}") from error
-            raise
+        except errors.ServiceError as error:
+            raise error.within(f"searches.{number}") from error
 
     def _read(self, read: Callable[[str], T | None], document_id: str, clock: StageClock) -> T:
         self._require_open()

@@ -1,7 +1,7 @@
 """One search, from the query to the answer: encode, search the legs, fill in scores, fuse, rank, read the documents."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
+from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.dense.index import products
 from lightretriever.artifacts.documents.fields import NAMES, Order, name_of
 from lightretriever.artifacts.dtypes import Float32Array
@@ -101,13 +102,9 @@ def _search(context: SearchContext) -> Plain:
         started = perf_counter()
         largest = None if shares is None else shares.max(axis=0, initial=0.0)
         fused = _fused(context, table, query, read, largest)
-        unjudged = _unjudged(context, query)
-        thresholds = plan.thresholds if unjudged is None else None
-        levels = matches(thresholds, plan.text, table, parts.encoder, shares, largest)
+        levels = matches(_thresholds(context, query), plan.text, table, parts.encoder, shares, largest)
         if levels is not None:
             levels[np.searchsorted(table.ordinals, results.named)] = LEVELS.index("strong")
-        if levels is None and unjudged is None:
-            unjudged = "The dense leg did not answer."
         clock.add("fuse", started)
         if results.named.size > 1:
             first = list(dict.fromkeys([*pinned.values(), *_best_named(context, query, results.named, table, fused)]))
@@ -118,9 +115,7 @@ def _search(context: SearchContext) -> Plain:
             known = {"shares": np.nan_to_num(fused.shares), "scores": np.nan_to_num(fused.scores)}
             fused = replace(fused, order=order, **known)
         ranking = _ranked(context, table, fused, columns)
-        return build_answer(
-            context, Candidates(query, table, fused, levels, unjudged, ranking, [*pinned], results.named)
-        )
+        return build_answer(context, Candidates(query, table, fused, levels, ranking, [*pinned], results.named))
 
 
 def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
@@ -241,34 +236,16 @@ def _filled(
     if read is not None:
         table.scores[table.legs.index("dense")], shares = read.dense, read.shares
     else:
-        shares = _ask_leg(context, "sparse", partial(legs["sparse"].shares, query, table.ordinals), RESCORE_UNTIL)
+        shares = context.ask_leg("sparse", partial(legs["sparse"].shares, query, table.ordinals), RESCORE_UNTIL)
         dense = table.legs.index("dense")
         if (missing := table.missing(dense)).size:
-            scores = _ask_leg(context, "dense", partial(legs["dense"].scores, query, missing), RESCORE_UNTIL)
+            scores = context.ask_leg("dense", partial(legs["dense"].scores, query, missing), RESCORE_UNTIL)
             if scores is not None:
                 table.fill(dense, scores)
     if shares is not None:
         table.scores[table.legs.index("sparse")] = scores_of(shares)
     context.clock.add("rescore", started)
     return shares
-
-
-def _ask_leg(context: SearchContext, name: LegName, call: Callable[[], T], share: float = 1.0) -> T | None:
-    """Return what a leg gives for the candidates; None, with the reason in `unscored`, if it fails or is late."""
-    reason: Reason = "late"
-    try:
-        if perf_counter() < context.deadline(share):
-            with context.parts.backends.within(context.deadline(share)):
-                return call()
-    except DocumentsGoneError:
-        raise
-    except TimeoutError:
-        pass
-    except Exception as error:
-        reason = "failed"
-        context.log_failure(name, error)
-    context.unscored[name] = reason
-    return None
 
 
 def _fused(
@@ -301,7 +278,7 @@ def _fused(
     first, weight = fused.order[0], plan.feedback * fusion.word_share(score, largest)
     if read is not None:
         scores = products(read.vectors, fusion.moved_query(query.dense, read.vectors[first], weight))
-    elif (again := _ask_leg(context, "dense", partial(_scores_again, context, query, table, first, weight))) is None:
+    elif (again := context.ask_leg("dense", partial(_scores_again, context, query, table, first, weight))) is None:
         return fused
     else:
         scores = again
@@ -317,21 +294,13 @@ def _scores_again(
     return context.parts.backends.legs["dense"].scores(replace(query, dense=moved), table.ordinals)
 
 
-def _unjudged(context: SearchContext, query: EncodedQuery) -> str | None:
-    """Return why the hits of a query are not judged; None if they are. Thresholds are those of the dense scores of sums
-    over the query's own tokens."""
+def _thresholds(context: SearchContext, query: EncodedQuery) -> MatchThresholds | None:
+    """Return the thresholds of a match, which are those of the dense scores of sums over the query's own tokens; None
+    for another query."""
     plan = context.plan
-    if "dense" not in plan.legs:
-        return "Matches are judged by the dense score, and the dense leg is not searched."
-    if plan.request.like is not None:
-        return "Documents like another are not judged."
-    if "rules" in plan.facts and plan.facts["rules"]["synonyms"]:
-        return "Rules added words to the query."
-    if query.head:
-        return "A model read this query: the thresholds are for sums of tokens."
-    if plan.thresholds is None:
-        return f"The bundle has no thresholds of a match for the task {plan.task!r}."
-    return None if query.dense is not None else "The query has no tokens of the dense leg."
+    added = "rules" in plan.facts and plan.facts["rules"]["synonyms"]
+    own = plan.request.like is None and query.dense is not None and not query.head and not added
+    return plan.thresholds if own else None
 
 
 def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:

@@ -9,15 +9,16 @@ it stands, as a command line has: tar -xzf archive.tar, ls -l, gcc -std=c99 -ped
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.documents.fields import FieldKind, milliseconds, number
 from lightretriever.artifacts.sparse.vocabulary import Language, words_of
 from lightretriever.service import schemas
+from lightretriever.service.backends.base import DocumentsGoneError
 from lightretriever.service.errors import DeadlineError, FieldError, InvalidRequestError
 from lightretriever.service.execution.executor import Reason
 from lightretriever.service.observability.metrics import StageClock
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from lightretriever.service.search.parts import Parts
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 SEARCH_UNTIL: Final = 0.8
 """Share of the deadline, counted from the arrival, at which the legs are given up. The rest is for later steps."""
 
@@ -134,7 +136,7 @@ class SearchContext:
     """A search under way.
 
     missing: legs that did not answer, and the reranking model if it didn't. unscored: legs that answered but did not
-    score the other leg's candidates.
+    score given documents, those of the other leg or those to explain.
     """
 
     parts: "Parts"
@@ -155,6 +157,24 @@ class SearchContext:
     def log_failure(self, name: schemas.LegName, error: BaseException) -> None:
         """Log why a leg failed."""
         _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self.parts.backends.legs[name].backend})
+
+    def ask_leg(self, name: schemas.LegName, call: Callable[[], T], share: float = 1.0) -> T | None:
+        """Return what a leg gives for the candidates; None, with the reason in `unscored`, if it fails, or is late at a
+        share of the deadline. DocumentsGoneError."""
+        reason: Reason = "late"
+        try:
+            if perf_counter() < self.deadline(share):
+                with self.parts.backends.within(self.deadline(share)):
+                    return call()
+        except DocumentsGoneError:
+            raise
+        except TimeoutError:
+            pass
+        except Exception as error:
+            reason = "failed"
+            self.log_failure(name, error)
+        self.unscored[name] = reason
+        return None
 
 
 @dataclass(frozen=True, slots=True)

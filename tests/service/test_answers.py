@@ -83,7 +83,7 @@ def test_documents_like_another_have_terms_in_common(words_client: TestClient) -
     own = {term["term"]: term["impact"] for term in words_client.get(f"/terms/{LIKE}").json()["terms"]}
     answer = ask(words_client, like=LIKE, k=3, explain=True, snippets={"fields": ["text"]})
     assert LIKE not in ids(answer)
-    assert answer["unjudged"] == "Documents like another are not judged."
+    assert "matched" not in answer
     for hit in answer["hits"]:
         explanation = hit["explanation"]
         assert explanation["note"] == f"The query is the document {LIKE}: its vector and its heaviest terms."
