@@ -6,36 +6,6 @@ from pydantic import Field
 
 from lightretriever.service.schemas.base import LegName, Matched, Mode, Model, optional
 
-__all__ = [
-    "AddedSynonym",
-    "AppliedRules",
-    "BatchResponse",
-    "Document",
-    "DocumentChange",
-    "DocumentChanges",
-    "DocumentTerm",
-    "DocumentTerms",
-    "EncodeResponse",
-    "EncodeTimings",
-    "Explanation",
-    "FacetCount",
-    "FieldProblem",
-    "FusionShares",
-    "Hit",
-    "HitGroup",
-    "LegScore",
-    "Problem",
-    "RangeCount",
-    "SearchResponse",
-    "Snippet",
-    "TermCount",
-    "TermShares",
-    "Timings",
-    "TokenCount",
-    "TokenShares",
-    "WordShares",
-]
-
 
 class LegScore(Model):
     """A leg's score and rank of a hit."""

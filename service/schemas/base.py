@@ -4,8 +4,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["LegName", "Matched", "Mode", "Model", "Normalization", "Plain", "optional"]
-
 LegName = Literal["dense", "sparse"]
 """A way of ranking documents. `hybrid` fuses those whose weight is above 0."""
 

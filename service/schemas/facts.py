@@ -8,20 +8,6 @@ from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.service.schemas.base import LegName, Mode, Model, Normalization, optional
 from lightretriever.service.schemas.requests import Weights
 
-__all__ = [
-    "BundleFacts",
-    "ClusterFacts",
-    "CollectionFacts",
-    "CollectionList",
-    "Info",
-    "LegFacts",
-    "Limits",
-    "MatchLimits",
-    "ModelFacts",
-    "Reloaded",
-    "Status",
-]
-
 
 class Status(Model):
     """Answer of the health routes."""

@@ -11,8 +11,6 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, mod
 
 from lightretriever.service.schemas.base import Model
 
-__all__ = ["TAGS", "And", "Condition", "Filter", "Not", "Or", "Value"]
-
 
 def _plain(value: object) -> object:
     """Raise one error where the union would give one for each of its members."""

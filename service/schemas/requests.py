@@ -8,20 +8,6 @@ from lightretriever.artifacts.documents.bounds import MAX_FEEDBACK
 from lightretriever.service.schemas.base import Mode, Model, Normalization
 from lightretriever.service.schemas.filters import Filter, Value
 
-__all__ = [
-    "BatchRequest",
-    "Boost",
-    "DocumentLine",
-    "DocumentWrite",
-    "EncodeRequest",
-    "LinearFusion",
-    "RrfFusion",
-    "SearchRequest",
-    "SnippetRequest",
-    "Sort",
-    "Weights",
-]
-
 # pydantic deep-copies a list default for every request, and leaves a `default_factory` out of the JSON schema.
 _EMPTY: Final[dict[str, Any]] = {"default": []}
 
