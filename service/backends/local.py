@@ -1,6 +1,7 @@
 """The legs of a bundle on this machine, and its backends, which search them: Faiss and Lucene at the same time."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -37,6 +38,7 @@ from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.dense.later import LaterIndex
+    from lightretriever.artifacts.live.overlay import Snapshot
     from lightretriever.artifacts.live.store import LiveStore
 
 DENSE_LANE: Final = "dense"
@@ -147,26 +149,47 @@ class LocalBackends(Backends):
 
     name = LuceneSparse.backend
     documents: ImpactIndex
+    live: "LiveStore | None"
     splits_text = True
 
     def __init__(
         self,
         index: ImpactIndex,
-        dense: "DenseIndex | LaterIndex | None",
+        dense: DenseIndex | None,
         language: Language | None,
         executor: Executor,
-        running: RunningSearches,
+        store: "LiveStore | None" = None,
     ) -> None:
-        """`close` closes the index, whose words are of a language, if it has words."""
+        """`close` closes the index of the bundle, whose words are of a language, if it has words, and the `store` of
+        what is written beside it, which `now` searches too."""
+        self.live, self._bundled, self._language, self._executor = store, index, language, executor
+        self._running = RunningSearches()
+        self._snapshot: Snapshot | None = None
+        self._use(index, dense)
+
+    def _use(self, index: ImpactIndex, dense: "DenseIndex | LaterIndex | None") -> None:
         self.legs: dict[LegName, Leg] = {} if dense is None else {"dense": FaissDense(dense)}
-        self.legs["sparse"] = LuceneSparse(index, language)
+        self.legs["sparse"] = LuceneSparse(index, self._language)
         self.documents = index
-        spelling = None if language is None else Spelling(index, language)
+        spelling = None if self._language is None else Spelling(index, self._language)
         self.spellings = spelling if spelling is not None and spelling.available else None
-        self._language = language
         self._search_bytes = 0 if dense is None else dense.search_bytes
-        self._executor = executor
-        self._running = running
+
+    def now(self) -> "LocalBackends":
+        """Return the backends of the newest snapshot of the store, whatever is written meanwhile."""
+        snapshot = None if self.live is None else self.live.snapshot
+        if snapshot is None or snapshot is self._snapshot:
+            return self
+        newest = copy(self)
+        newest._snapshot = snapshot
+        newest._use(snapshot.index, snapshot.dense)
+        return newest
+
+    def close(self) -> None:
+        """Close the journal and the indexes."""
+        if self.live is not None:
+            self.live.close()
+        self._bundled.close()
 
     def search(
         self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
@@ -242,37 +265,6 @@ def _results(outcomes: dict[LegName, Outcome[Any]], query: EncodedQuery) -> LegR
     return LegResults({**outcomes, "sparse": hits}, query, named=matched.named)
 
 
-class LiveBackends(LocalBackends):
-    """One snapshot of a store, whatever is written meanwhile."""
-
-    live: "LiveStore"
-
-    def __init__(
-        self,
-        store: "LiveStore",
-        language: Language | None,
-        executor: Executor,
-        running: RunningSearches,
-        bundled: ImpactIndex,
-    ) -> None:
-        """`close` closes the store and `bundled`, the index of the bundle, whose words are of a language."""
-        self._snapshot = snapshot = store.snapshot
-        super().__init__(snapshot.index, snapshot.dense, language, executor, running)
-        self.live = store
-        self._bundled = bundled
-
-    def now(self) -> "LiveBackends":
-        """Return the backends of the newest snapshot."""
-        if self.live.snapshot is self._snapshot:
-            return self
-        return LiveBackends(self.live, self._language, self._executor, self._running, self._bundled)
-
-    def close(self) -> None:
-        """Close the journal and the indexes."""
-        self.live.close()
-        self._bundled.close()
-
-
 def open_local(bundle: Bundle, settings: Settings, executor: Executor) -> LocalBackends:
     """Open the indexes of a bundle, and the journal in the folder `live` of the settings, if it is named, and add the
     lane of the dense leg to the executor. BundleError, JavaError, and what `LiveStore` raises."""
@@ -283,11 +275,11 @@ def open_local(bundle: Bundle, settings: Settings, executor: Executor) -> LocalB
             executor.add(DENSE_LANE, settings.threads(), patience_s=settings.deadline_ms / 1e3)
             dense = bundle.dense()
         if settings.live is None:
-            return LocalBackends(index, dense, language, executor, RunningSearches())
+            return LocalBackends(index, dense, language, executor)
         from lightretriever.artifacts.live.store import LiveStore  # costs nothing where nothing is written
 
         store = LiveStore(settings.live, bundle.manifest, index, dense)
-        return LiveBackends(store, language, executor, RunningSearches(), index)
+        return LocalBackends(index, dense, language, executor, store).now()
     except BaseException:
         index.close()
         raise

@@ -105,7 +105,7 @@ class Application:
         routes = [*served(), Route("/openapi.json", lambda _: JSONResponse(self._description))]
         app: ASGIApp = _Router(routes, redirect_slashes=False, lifespan=lifespan)
         app = GZipMiddleware(app, _MIN_GZIPPED, _GZIP_LEVEL, _MIN_IN_THREAD)
-        self._app = Envelope(app, metrics=lambda: state.collections.metrics, tracing=lambda: state.tracing)
+        self._app = Envelope(app)
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI description."""

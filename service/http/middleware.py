@@ -5,7 +5,6 @@ import ipaddress
 import logging
 import random
 import re
-from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ from lightretriever.service.http.json import problem_response
 from lightretriever.service.observability.metrics import Metrics, StageClock
 
 if TYPE_CHECKING:
-    from lightretriever.service.http.tracing import Tracing
+    from lightretriever.service.http.handling import AppState
 
 _log = logging.getLogger("lightretriever.access")
 
@@ -35,25 +34,21 @@ _MAX_PATH: Final = 200
 
 
 class Envelope:
-    """ASGI middleware. `metrics` and `tracing` (None: no traces) are called per request, as the engine opens later."""
+    """ASGI middleware."""
 
-    def __init__(
-        self, app: ASGIApp, metrics: Callable[[], Metrics], tracing: "Callable[[], Tracing | None]" = lambda: None
-    ) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._metrics = metrics
-        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        metrics, method = self._metrics(), scope["method"]
-        answer = _Answer(scope, send)
-        trace = None
-        if (tracing := self._tracing()) is not None:
-            trace = tracing.begin(scope, method, answer.arrived, answer.request_id)
+        state: AppState = scope["app"].state
+        metrics, method = state.collections.metrics, scope["method"]
+        answer, trace = _Answer(scope, send), None
+        if state.tracing is not None:
+            trace = state.tracing.begin(scope, method, answer.arrived, answer.request_id)
             answer.log_fields["trace_id"] = trace.id
         clock = StageClock(answer.arrived, None if trace is None else trace.marks)
         scope.setdefault("state", {}).update(clock=clock, request_id=answer.request_id, log_fields=answer.log_fields)
@@ -67,7 +62,7 @@ class Envelope:
             raise
         except ServiceError as error:
             if isinstance(error, OverloadedError):
-                await asyncio.sleep(scope["app"].state.admission.pause(perf_counter()))
+                await asyncio.sleep(state.admission.pause(perf_counter()))
             await _refusal(error, metrics, scope)(scope, receive, answer)
         except Exception as error:
             fields = {"request_id": answer.request_id, "error": type(error).__name__}

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -159,7 +160,9 @@ def test_a_cancelled_request_is_recorded_with_the_time_it_took() -> None:
         await asyncio.Event().wait()
 
     async def cancel() -> None:
-        task = asyncio.create_task(Envelope(forever, lambda: metrics)(http_scope("/a"), never, never))
+        state = SimpleNamespace(collections=SimpleNamespace(metrics=metrics), tracing=None)
+        scope = {**http_scope("/a"), "app": SimpleNamespace(state=state)}
+        task = asyncio.create_task(Envelope(forever)(scope, never, never))
         await entered.wait()
         await asyncio.sleep(0.02)
         task.cancel()
