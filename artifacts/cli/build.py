@@ -31,7 +31,7 @@ from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
 from lightretriever.artifacts.summary import Summary
 
-Stage = Literal["table", "encode", "refine", "index"]
+Stage = Literal["table", "encode", "index"]
 
 
 def build(
@@ -98,20 +98,14 @@ def build(
 
 
 def _stages(recipe: Recipe, first: Stage | None, last: Stage | None, ray: str | None) -> Sequence[Stage]:
-    """The stages to run. Raises RecipeError for stages that the recipe does not have, and for none. The table of an
-    encoder comes behind the encoded corpus, to which it may be fitted."""
-    fitted: list[Stage] = [] if recipe.refine is None else ["refine"]
-    every: list[Stage] = [*(("encode", "table") if recipe.encoder else ("table", "encode")), *fitted, "index"]
+    """The stages to run. Raises RecipeError for none. A table that may be fitted to the encoded corpus comes behind
+    it."""
+    fitted = recipe.encoder or recipe.distil is not None
+    every: list[Stage] = [*(("encode", "table") if fitted else ("table", "encode")), "index"]
     if ray is not None:
         if {first, last} - {None, "encode"}:
             raise RecipeError("--ray encodes, and ends.", remedy="Leave --from and --until out.")
         return ["encode"]
-    for option, stage in (("--from", first), ("--until", last)):
-        if stage is not None and stage not in every:
-            raise RecipeError(
-                f"{option} is {stage}, but the recipe has no section {stage}.",
-                remedy="Add it (`refine: {}` takes the defaults), or name another stage.",
-            )
     begin, end = every.index(first or every[0]), every.index(last or every[-1])
     if begin > end:
         raise RecipeError(
@@ -133,10 +127,6 @@ def _run(recipe: Recipe, stages: Sequence[Stage], overwrite: bool) -> Summary:
             summary = _torch_stages().run_tables(recipe, encoders)
         elif stage == "encode":
             summary = encoded = _torch_stages().run_encode(recipe, encoders)
-        elif stage == "refine":
-            summary = _torch_stages().run_refine(recipe)
-            if stage != stages[-1]:
-                typer.echo("\n".join(summary.lines), err=True)
         else:
             summary = build_bundle(recipe, overwrite=overwrite, encoded=encoded)
             if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
@@ -175,9 +165,7 @@ def _compare_with_bm25(context: typer.Context, recipe: Recipe) -> None:
     typer.echo(
         "BM25 is at its best there: a low value shows a leg that may hurt, not which weights are best.", err=True
     )
-    section = "distil" if recipe.encoder else "refine"
-    unfitted = getattr(recipe, section) is None
-    fit = f"fit the token table to this corpus (`{section}: {{}}` in the recipe), or " if unfitted else ""
+    fit = "fit the token table to this corpus (`distil: {}` in the recipe), or " if recipe.distil is None else ""
     for leg in items.weak:
         other = {"dense": f"{fit}set index.weights: {{sparse: 1}}", "sparse": "set index.vocabulary: words"}[leg]
         typer.echo(

@@ -193,26 +193,19 @@ def _idf(
     return load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
 
 
-def refined_folder(recipe: Recipe, task: str) -> Path:
-    """Where the refined token table of a task lies: one for each dimension, which the rows are trained for."""
-    dimension = recipe.index.dimension or int(read_json(recipe.work / "backbone.json", stage="table")["hidden_size"])
-    return recipe.work / "tables" / task / f"refined-{dimension}"
-
-
 def _table(recipe: Recipe, task: str, corpus: EncodedCorpus | None) -> TableInput:
     facts, folder = read_json(recipe.work / "backbone.json", stage="table"), recipe.work / "tables" / task
-    now = {"model": facts["fingerprint"], "instruction": recipe.tasks[task]}
-    before, stage = check_made(folder / "plan.json", now, "table"), "table"
-    if recipe.refine is not None:
-        folder, stage, now = refined_folder(recipe, task), "refine", {"settings": fit_settings(recipe.refine)}
-        before = check_made(folder / "plan.json", now, stage)
-    elif recipe.distil is not None:
-        now = {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
-    elif task in recipe.tables and not recipe.encoder:
-        now = {"file": file_sha256(recipe.tables[task])}
+    now: dict[str, Any] = {"model": facts["fingerprint"], "instruction": recipe.tasks[task]}
+    before = check_made(folder / "plan.json", now, "table")
+    if recipe.distil is not None:
+        now |= {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
+    elif not recipe.encoder:
+        now["settings"] = None  # fitted to nothing
+    if task in recipe.tables and not recipe.encoder:
+        now["file"] = file_sha256(recipe.tables[task])
     if corpus is not None and "documents" in before:
-        now |= {"documents": corpus.identity}
-    check_same(folder, before, now, stage)
+        now["documents"] = corpus.identity
+    check_same(folder, before, now, "table")
     if not (file := folder / "table.npy").is_file():
-        raise ResumeError(f"{file}: not there.", remedy=f"Run `lightretriever build --from {stage}` with this recipe.")
+        raise ResumeError(f"{file}: not there.", remedy="Run `lightretriever build --from table` with this recipe.")
     return TableInput(recipe.tasks[task], np.load(file, mmap_mode="r"))

@@ -1,7 +1,6 @@
 """The texts that token tables are fitted to, with the vectors that the whole encoder makes of them.
 
-A bi-encoder's table learns from documents, sentences and queries (`DistilTexts`), a language model's from documents
-that it has read already (`refine_texts`). Judgments are never read.
+Judgments are never read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,13 +15,12 @@ from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float16Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.columns import text_digests
 from lightretriever.artifacts.pipeline.encode import encode_texts, model_rows
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.fit import FitTexts
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, RefineRecipe
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.rows import ModelRows
 from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.weights import software
@@ -77,22 +75,6 @@ class DistilTexts:
         targets = teacher_vectors(self.encoder, self.texts, instruction, teacher, alone=True, keep=self.keep)
         bags = [ids[: self.encoder.longest] for ids in self.encoder.tokenizer.as_queries(self.texts)]
         return FitTexts.of(self.documents, self.vectors, bags, targets, self.settings)
-
-
-def refine_texts(recipe: Recipe, settings: RefineRecipe) -> FitTexts:
-    """Drawn documents of the encoded corpus, as far as the model read them, and their vectors, cut to the bundle's D.
-
-    Raises ResumeError where documents are not encoded.
-    """
-    facts = read_json(recipe.work / "backbone.json")
-    tokenizer = TextTokenizer.from_file(recipe.work / "tokenizer.json", lowercase=facts["lowercase"])
-    store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
-    size = recipe.index.dimension or facts["hidden_size"]
-    drawn = np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents]
-    cut = store.rows(corpus.digests[drawn]).dense[:, :size].astype(np.float32)
-    unit = (cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12)).astype(np.float16)
-    bags = _tokens(tokenizer, corpus, drawn, store.plan["max_length"])
-    return FitTexts.of(bags, unit, [], unit[:0], settings)
 
 
 def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[str]:

@@ -179,7 +179,7 @@ class TableTraining(Section):
 
 
 class DistilTableRecipe(TableTraining):
-    """A token table for a bi-encoder whose document vectors stay as they are, and the texts to train on."""
+    """A token table for a model whose document vectors stay as they are, and the texts to train on."""
 
     vectors: Place | None = None
     queries: list[Place] = Field(default_factory=list)
@@ -217,15 +217,6 @@ class GeneralTableRecipe(Places):
         return self.model_copy(update={"texts": texts})
 
 
-class RefineRecipe(TableTraining):
-    """A language model's token table, trained on the encoded corpus (see `artifacts.pipeline.fit_texts`)."""
-
-    epochs: int = Field(default=8, ge=0)
-    batch_size: int = Field(default=64, ge=2)
-    learning_rate: float = Field(default=5e-3, gt=0)
-    documents: int = Field(default=100_000, ge=1)
-
-
 class Recipe(Places):
     """A whole bundle. `kind`, `model` and `corpus` alone make the recommended one."""
 
@@ -239,7 +230,6 @@ class Recipe(Places):
     tables: dict[TaskName, Place] = Field(default_factory=dict)
     encode: EncodeRecipe = EncodeRecipe()
     index: IndexRecipe = IndexRecipe()
-    refine: RefineRecipe | None = None
     distil: DistilTableRecipe | None = None
     head: HeadRecipe | None = None
     expand: ExpansionInfo | Literal[False] = ExpansionInfo()
@@ -285,9 +275,8 @@ class Recipe(Places):
         settings = [
             f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
         ]
-        settings += ["refine"] if self.refine else []
-        if self.distil is not None and not self.encoder:
-            raise ValueError(f"distil fits the table of an encoder, and kind is {self.kind}: `refine` is for its table")
+        if self.distil is not None and self.distil.vectors is not None and not self.encoder:
+            raise ValueError(f"distil.vectors are those of an encoder, and kind is {self.kind}")
         if self.sparse is not None:  # a language model may read the documents, too
             settings = [key for key in settings if not key.startswith("encode.")]
         if self.encoder and self.sparse is None and self.encode.impacts not in (None, "bm25"):

@@ -11,10 +11,8 @@ WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.j
     states/              with `distil`: part-*.npy, the encoder's states of single tokens
     teacher/             with `distil`: the encoder's vectors of the texts that it was fitted to
     head/                with `head`: the encoder's vectors of the head queries
-    refined-D/           with `refine`: the table fitted to the encoded corpus, (V, D), plan.json, training.json
 """
 
-import hashlib
 import json
 import os
 import sys
@@ -30,10 +28,10 @@ import torch
 from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
-from lightretriever.artifacts.files.arrays import read_array, write_array
+from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.build import fit_settings, queries_sha256, refined_folder
+from lightretriever.artifacts.pipeline.build import fit_settings, queries_sha256
 from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
@@ -44,27 +42,25 @@ from lightretriever.artifacts.pipeline.fit import (
     distinct_rows,
     fit_table,
 )
-from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, refine_texts, teacher_vectors
+from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, teacher_vectors
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.given_vectors import given_vectors
 from lightretriever.artifacts.pipeline.head import head_folder, head_texts
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.model import choose_device
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
-from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
 from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings, load_embedding_bag, software
 from lightretriever.artifacts.summary import Summary, megabytes
-from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, idf_sha256, load_idf
+from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
 _COMPARED: Final = 64  # texts of the corpus by which a general table is known as the encoder's
 
-_FITTED_BY: Final = ("device", "documents", "encoded", "general", "queries", "settings", "software", "table")
-"""Keys of the plan of a fitted table that say what it is fitted to, and how."""
+_RENEWED: Final = ("batch", "device", "documents", "general", "part", "queries", "settings", "software")
+"""Keys of a table's plan that may change: the table is then made again."""
 
 
-def _summary(recipe: Recipe, stage: str, files: Mapping[str, Path]) -> Summary:
+def _summary(recipe: Recipe, files: Mapping[str, Path]) -> Summary:
     """The summary of token tables by task, and of their training where they were trained."""
     lines, tables = list[str](), dict[str, dict[str, Any]]()
     for task, file in files.items():
@@ -77,7 +73,7 @@ def _summary(recipe: Recipe, stage: str, files: Mapping[str, Path]) -> Summary:
         training = file.with_name("training.json")
         tables[task]["agreement"] = agreement = read_json(training).get("agreement") if training.is_file() else None
         lines += [] if agreement is None else [f"  {agreement_line(agreement)}"]
-    return Summary(str(recipe.work / "tables"), lines, {"stage": stage, "tables": tables})
+    return Summary(str(recipe.work / "tables"), lines, {"stage": "table", "tables": tables})
 
 
 def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encoders:
@@ -165,12 +161,13 @@ def run_encode(recipe: Recipe, encoders: Encoders, shards: slice | None = None) 
 
 
 def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
-    """Make the token table of every task, a file of shape (V, H) float32. Existing files are kept, but of a bi-encoder
-    those that were fitted to other documents.
+    """Make the token table of every task, a file of shape (V, H) float32. Existing files are kept, but not those that
+    were fitted to other documents.
 
     The head queries, if the recipe has any, come first: a bad log is found before hours of work.
-    An encoder's tables are general ones, where there are such, unless the recipe has `distil`: then they are fitted to
-    what the encoder makes of whole texts of the encoded corpus. Those that the recipe's `tables` name are read. Raises
+    An encoder's tables are general ones, where there are such, and a language model's the states of single tokens,
+    unless the recipe has `distil`: then they are fitted to what the model makes of whole texts of the encoded
+    corpus. Those that the recipe's `tables` name are read. Raises
     ModelError for one that doesn't fit the model. Raises ResumeError when the work directory was begun with other
     inputs or the corpus is not encoded, and RecipeError when there is too little to fit to.
     """
@@ -179,89 +176,64 @@ def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
     heads = head_texts(recipe)
     for task, instruction in recipe.tasks.items() if heads else ():
         teacher_vectors(encoder, heads, instruction, head_folder(recipe, task), label="head")
-    if recipe.encoder:
-        return _distilled(recipe, encoders, folders)
-    weights = _row_weights(recipe, encoder)
-    plan = {"model": encoders.fingerprint, "batch": rows_per_pass(encoder), "part": PART, **_where(encoder)}
-    if weights is not None:
-        plan["row_weights"] = idf_sha256(weights)
-
-    def make(task: str) -> Float32Array:
-        if task in recipe.tables:
-            return load_embedding_bag(recipe.tables[task], encoder.tokenizer.vocab_size, encoder.hidden_size)
-        rows = token_rows(encoder, recipe.tasks[task], folders[task])
-        return rows if weights is None else rows * weights[:, None]
-
-    plans = {task: {**plan, "instruction": text} for task, text in recipe.tasks.items()}
-    if missing := [f"tables.{task}: {file}" for task, file in recipe.tables.items() if not file.is_file()]:
+    files = {} if recipe.encoder else recipe.tables
+    if missing := [f"tables.{task}: {file}" for task, file in files.items() if not file.is_file()]:
         raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
-    for task, file in recipe.tables.items():
-        plans[task] = {"model": encoders.fingerprint, "instruction": recipe.tasks[task], "file": file_sha256(file)}
-    return _make(recipe, "table", folders, plans, make)
+    plans = {task: _token_plan(recipe, encoders, task) for task in recipe.tasks}
+    if recipe.encoder or recipe.distil is not None:
+        return _distilled(recipe, encoders, folders, plans)
+    return _make(recipe, folders, plans, lambda task: _token_rows(recipe, encoder, task, folders[task]))
 
 
-def run_refine(recipe: Recipe) -> Summary:
-    """Fit the tables of every task to the encoded corpus, each a file of shape (V, D) float32. What is there is kept,
-    unless it was fitted to other documents.
-
-    Every document is a text whose vector by the whole model is known: it was encoded. No model is
-    loaded, and no query and no judgment is read. Raises ResumeError when tables or encoded documents are missing, or
-    the work directory was begun with other inputs, and RecipeError when the corpus is too small to fit to.
-    """
-    settings = recipe.refine
-    if settings is None:
-        raise RecipeError("refine: the recipe has no such section.", remedy="Add it: `refine: {}` takes the defaults.")
-    folders = {task: refined_folder(recipe, task) for task in recipe.tasks}
-    begun = {task: read_json(recipe.work / "tables" / task / "plan.json") for task in recipe.tasks}
-    store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
-    store.check(corpus.digests)
-    plan = {
-        "documents": corpus.identity,
-        "encoded": hashlib.sha256(json.dumps(store.plan, sort_keys=True).encode()).hexdigest(),
-        "settings": fit_settings(settings),
-        "software": software(),
-    }
-    texts_of = cache(lambda: refine_texts(recipe, settings))
-
-    def make(task: str) -> FittedTable:
-        texts = texts_of()
-        rows = read_array(recipe.work / "tables" / task / "table.npy")[:, : texts.targets.shape[1]]
-        initial = distinct_rows(rows, count_tokens(texts.bags, len(rows)))
-        return fit_table(initial, texts, settings, choose_device(recipe.model.device))
-
-    return _make(recipe, "refine", folders, {task: {**plan, "table": table} for task, table in begun.items()}, make)
+def _token_plan(recipe: Recipe, encoders: Encoders, task: str) -> dict[str, Any]:
+    """What decides the rows of a task's tokens."""
+    encoder = encoders.dense
+    plan: dict[str, Any] = {"model": encoders.fingerprint, "instruction": recipe.tasks[task]}
+    if task in recipe.tables and not recipe.encoder:
+        return plan | {"file": file_sha256(recipe.tables[task])}
+    plan |= {"batch": rows_per_pass(encoder), "part": PART, "device": encoder.device.type, "software": software()}
+    weights = _row_weights(recipe, encoder)
+    return plan if weights is None else plan | {"row_weights": idf_sha256(weights)}
 
 
-def _distilled(recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path]) -> Summary:
-    """The tables of an encoder: general ones or, with `distil` or where there is none, fitted to the corpus."""
-    encoder, model = encoders.dense, encoders.fingerprint
-    tables = {task: table for task in folders if (table := _general_table(recipe, encoder, task)) is not None}
-    rows = {task: table.rows() for task, table in tables.items()}
-    plans: dict[str, dict[str, Any]] = {
-        task: {"model": model, "instruction": text} for task, text in recipe.tasks.items()
-    }
-    if recipe.distil is None and tables.keys() == folders.keys():
-        plans = {task: {**plan, "general": tables[task].sha256} for task, plan in plans.items()}
-        return _make(recipe, "table", folders, plans, rows.__getitem__)
+def _token_rows(recipe: Recipe, encoder: Encoder, task: str, folder: Path) -> Float32Array:
+    """The rows of a task's tokens, (V, H) float32: from the file that the recipe names, or made below `folder`. Raises
+    ModelError."""
+    if task in recipe.tables and not recipe.encoder:
+        return load_embedding_bag(recipe.tables[task], encoder.tokenizer.vocab_size, encoder.hidden_size)
+    rows, weights = token_rows(encoder, recipe.tasks[task], folder), _row_weights(recipe, encoder)
+    return rows if weights is None else rows * weights[:, None]
+
+
+def _distilled(
+    recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], plans: Mapping[str, dict[str, Any]]
+) -> Summary:
+    """Tables that are general ones of an encoder or, with `distil` or where there is none, fitted to the corpus. The
+    `plans` are those of the rows of tokens."""
+    encoder, rows = encoders.dense, dict[str, Float32Array]()
+    identity = {task: {name: plan[name] for name in ("model", "instruction")} for task, plan in plans.items()}
+    if recipe.encoder:
+        tables = {task: table for task in folders if (table := _general_table(recipe, encoder, task)) is not None}
+        rows = {task: table.rows() for task, table in tables.items()}
+        if recipe.distil is None and tables.keys() == folders.keys():
+            general = {task: {**identity[task], "general": table.sha256} for task, table in tables.items()}
+            return _make(recipe, folders, general, rows.__getitem__)
     distil = recipe.distil or DistilTableRecipe()
     fitted = {
         "documents": encoded_corpus(recipe).identity,
         "queries": queries_sha256(distil),
         "settings": fit_settings(distil),
-        **_where(encoder),
     }
     texts_of = cache(lambda: DistilTexts.of(recipe, distil, encoder))
 
     def make(task: str) -> FittedTable:
-        all_texts, instruction = texts_of(), recipe.tasks[task]
-        texts = all_texts.of_task(instruction, folders[task] / "teacher")
-        kept = folders[task] / "states"
-        check_plan(kept / "plan.json", {"model": model, "instruction": instruction, **_where(encoder)})
-        states = token_rows(encoder, instruction, kept)
-        initial = distinct_rows(states, all_texts.statistics)
+        all_texts, kept = texts_of(), folders[task] / "states"
+        texts = all_texts.of_task(recipe.tasks[task], folders[task] / "teacher")
+        check_plan(kept / "plan.json", plans[task])
+        initial = distinct_rows(_token_rows(recipe, encoder, task, kept), all_texts.statistics)
         return fit_table(initial, texts, distil, encoder.device, general=rows.get(task))
 
-    return _make(recipe, "table", folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
+    return _make(recipe, folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
 
 
 def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable | None:
@@ -293,7 +265,6 @@ def _remove(*files: Path) -> None:
 
 def _make(
     recipe: Recipe,
-    stage: str,
     folders: Mapping[str, Path],
     plans: Mapping[str, dict[str, Any]],
     make: Callable[[str], FittedTable | Float32Array],
@@ -305,8 +276,8 @@ def _make(
     """
     files = {task: folder / "table.npy" for task, folder in folders.items()}
     for task, folder in folders.items():
-        renew = partial(_remove, files[task], folder / "training.json")
-        check_plan(folder / "plan.json", plans[task], renewed=_FITTED_BY, renew=renew)
+        renew = partial(_remove, files[task], folder / "training.json", *folder.glob("part-*.npy"))
+        check_plan(folder / "plan.json", plans[task], renewed=_RENEWED, renew=renew)
     for task, file in files.items():
         if not file.is_file():
             rows = make(task)
@@ -317,7 +288,7 @@ def _make(
             write_array(file, rows)
         for leftover in folders[task].glob("part-*.npy*"):
             leftover.unlink()
-    return _summary(recipe, stage, files)
+    return _summary(recipe, files)
 
 
 def _row_weights(recipe: Recipe, encoder: Encoder) -> Float32Array | None:
@@ -329,7 +300,3 @@ def _row_weights(recipe: Recipe, encoder: Encoder) -> Float32Array | None:
     if not file.is_file():
         raise ModelError(f"{adapter}: was trained with idf_rows, but has no {IDF_FILE}.", remedy="Fetch it again.")
     return load_idf(file, encoder.tokenizer.vocab_size)
-
-
-def _where(encoder: Encoder) -> dict[str, str]:
-    return {"device": encoder.device.type, "software": software()}

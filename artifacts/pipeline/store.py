@@ -56,7 +56,7 @@ class TextStore:
     @cached_property
     def plan(self) -> dict[str, Any]:
         """The settings that texts are encoded with. Raises ResumeError when no job was begun."""
-        return read_json(self.path / "plan.json")
+        return read_json(self.path / "plan.json", stage="encode")
 
     def has(self, texts: UInt8Array) -> BoolArray:
         """True if each text with these digests (n, 16) is here."""

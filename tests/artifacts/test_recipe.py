@@ -48,7 +48,7 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
         ("tasks", {"Bad Name!": "x"}),
         ("tasks", {}),
         ("distil.learning_rate", math.inf),
-        ("refine.seed", 2**63),
+        ("distil.seed", 2**63),
         ("index.vocabulary", "letters"),
         ("index.language", "klingon"),
         ("index.b", 1.1),
@@ -64,7 +64,7 @@ def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value:
         read_recipe(path, Recipe, {key: value})
 
 
-@pytest.mark.parametrize("key", ["model", "sparse", "corpus", "head", "expand", "encode", "index", "refine"])
+@pytest.mark.parametrize("key", ["model", "sparse", "corpus", "head", "expand", "encode", "index", "distil"])
 def test_a_section_with_nothing_in_it_has_its_defaults(path: Path, key: str) -> None:
     content = yaml.safe_dump({name: value for name, value in CONTENT.items() if name != key})
     path.write_text(f"{content}{key}:\n")
@@ -93,8 +93,10 @@ MODEL = "model: {path: m}\n"
         (f"kind: encoder\nmodel: {{path: causal}}\n{CORPUS}", "model.path is causal, a language model"),
         (f"kind: bert\n{MODEL}{CORPUS}", "kind: Input should be 'encoder' or 'language-model' (found 'bert')"),
         (f"kind: general-table\n{MODEL}{CORPUS}", "kind: Input should be 'encoder' or 'language-model'"),
-        (f"kind: language-model\n{MODEL}{CORPUS}distil: {{}}\n", "`refine` is for its table"),
-        (f"kind: encoder\n{MODEL}{CORPUS}refine: {{}}\n", "refine can't be set for an encoder"),
+        (
+            f"kind: language-model\n{MODEL}{CORPUS}distil: {{vectors: v.npy}}\n",
+            "distil.vectors are those of an encoder",
+        ),
         (f"kind: language-model\n{MODEL}{CORPUS}index: {{positions: true}}\n", "set index.vocabulary to words"),
         (f"kind: encoder\n{MODEL}{CORPUS}index: {{vocabulary: tokens}}\nexpand: {{}}\n", "expand adds words"),
         (f"kind: encoder\nmodel: {{path: m, adapter: a}}\n{CORPUS}", "model.adapter can't be set for an encoder"),

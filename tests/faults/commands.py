@@ -38,7 +38,6 @@ STAGES: Final[dict[str, str]] = {
     "dense": r"\.new/vectors\.partial r",
     "manifest": r"\.new/manifest\.json$",
     "train": r"/work/log\.jsonl$",
-    "refine": r"/refined-\d+/",
 }
 """Stages in the order in which `build` comes to them, by the path that each opens first; `train` is of `train`, and
 `start` of all: they read a recipe, or a bundle."""

@@ -152,8 +152,8 @@ def test_the_same_command_goes_on_to_the_same_end(
 
 
 def test_stopped_stages_of_a_build_leave_no_rubbish(tmp_path: Path, full: bool) -> None:
-    """`refine`, `index`, `verify` and `evaluate` by themselves."""
-    recipe = change(write_recipe(tmp_path), {"refine": {"batch_size": 8, "epochs": 40}})
+    """A fitted table, `index`, `verify` and `evaluate` by themselves."""
+    recipe = change(write_recipe(tmp_path), {"distil": {"batch_size": 8, "epochs": 40, "sentences": False}})
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmusic\t1\n")
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "playlists and a small library"}\n')
@@ -161,7 +161,7 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(tmp_path: Path, full: bool) 
     expected, work = content(tmp_path / "bundle"), files(tmp_path / "work")
     evaluate = ["evaluate", tmp_path / "bundle", tmp_path, "--output", tmp_path / "evaluation"]
     again: dict[str, list[Any]] = {
-        "refine": [*only("refine"), recipe],
+        "table": [*only("table"), recipe],
         "index": [*only("index"), recipe, "--overwrite"],
         "verify": ["verify", tmp_path / "bundle"],
         "evaluate": evaluate,
@@ -169,7 +169,7 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(tmp_path: Path, full: bool) 
     stopper = Stopper(tmp_path)
     for name, arguments in again.items():
         forget(tmp_path, name)
-        stage, within = "refine" if name == "refine" else "start", 0.3
+        stage, within = "table" if name == "table" else "start", 0.3
         if full:
             began = time.monotonic()
             whole = finished(run(Command([*map(str, arguments)])))
@@ -193,9 +193,11 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(tmp_path: Path, full: bool) 
 
 def forget(folder: Path, command: str) -> None:
     """Remove the output of a command that keeps what it finds, or replaces it."""
-    left = {"refine": (folder / "work" / "tables").glob("*/refined-*"), "evaluate": folder.glob("evaluation")}
-    for path in left.get(command, ()):
-        shutil.rmtree(path)
+    if command == "table":
+        for table in (folder / "work" / "tables").glob("*/table.npy"):
+            table.unlink()
+    if command == "evaluate":
+        shutil.rmtree(folder / "evaluation", ignore_errors=True)
 
 
 @pytest.mark.full_faults

@@ -35,7 +35,7 @@ from tests.support.sparse_model import save_sparse_model
 COUNT = 60
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, shard_size=8)
 NEW = {"_id": "new", "title": "Zebra crossing", "text": "A zebra crosses the road over the network of music files."}
-KINDS = ("learned", "refine", "distil", "expand", "paired")
+KINDS = ("learned", "fitted", "distil", "expand", "paired")
 
 
 def write_recipe(folder: Path, kind: str) -> Path:
@@ -51,8 +51,8 @@ def write_recipe(folder: Path, kind: str) -> Path:
         sections["expand"] = {"terms": 16}
     if kind == "paired":
         sections["sparse"] = {"path": str(save_sparse_model(folder / "splade", bert or folder)), "device": "cpu"}
-    if kind == "refine":
-        sections["refine"] = {"epochs": 2, "batch_size": 8, "held_out": 8}
+    if kind == "fitted":
+        sections |= {"kind": "language-model", "distil": {"epochs": 2, "batch_size": 8, "held_out": 8}}
     model = bert or save_model(folder / "llama", "llama")
     return recipes.write_recipe(folder, model, documents=COUNT, tasks={"web": ""}, **sections)
 

@@ -23,9 +23,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     """A folder with a recipe of every stage, a test collection and a recipe of a training."""
     folder = tmp_path_factory.mktemp("summaries")
-    sections = {"encode": {"max_length": 32, "top_k": 20, "shard_size": 16}, "refine": {"batch_size": 8, "epochs": 2}}
-    index, tasks = {"factory": "Flat"}, {"web": "Find it", "fact": ""}
-    recipe = write_recipe(folder, model_folder, documents=40, tasks=tasks, index=index, **sections)
+    sections: dict[str, Any] = {"kind": "language-model", "distil": {"batch_size": 8, "epochs": 2, "sentences": False}}
+    sections["encode"] = {"max_length": 32, "top_k": 20, "shard_size": 16}
+    recipe = write_recipe(folder, model_folder, documents=40, tasks={"web": "Find it", "fact": ""}, **sections)
     change(recipe, {"corpus.skip_bad": True})
     with (folder / "corpus.jsonl").open("a") as corpus:
         corpus.write("nonsense\n")
@@ -43,19 +43,17 @@ def summary(*words: object, status: int = 0) -> dict[str, Any]:
 
 def test_every_stage_says_what_it_made(place: Path) -> None:
     recipe, work = place / "recipe.yaml", place / "work"
-    table = summary(*only("table"), recipe)
-    assert {task: made["path"] for task, made in table["tables"].items()} == {
-        task: str(work / "tables" / task / "table.npy") for task in ("web", "fact")
-    }
-    assert table["tables"]["web"]["dimension"] == 32
-    assert table["tables"]["web"]["agreement"] is None
     encode = summary(*only("encode"), recipe, "--limit", 30)
     assert (encode["documents"], encode["shards"], encode["skipped"]) == (30, 2, 0)
     assert 0 < encode["terms"] <= 30 * 20
     assert encode["bytes"] == sum(file.stat().st_size for file in (work / "encode").rglob("*") if file.is_file())
     assert (encode["reused"], encode["encoded"], encode["removed"]) == (0, 30, 0)
-    refine = summary(*only("refine"), recipe, "--limit", 30)
-    assert refine["tables"]["web"]["agreement"]["epochs"] == 2
+    table = summary(*only("table"), recipe, "--limit", 30)
+    assert {task: made["path"] for task, made in table["tables"].items()} == {
+        task: str(work / "tables" / task / "table.npy") for task in ("web", "fact")
+    }
+    assert table["tables"]["web"]["dimension"] == 32
+    assert table["tables"]["web"]["agreement"]["epochs"] == 2
     index = summary(*only("index"), recipe, "--limit", 30)
     bundle = Bundle.open(place / "bundle")
     assert index["version"] == bundle.manifest.digest
