@@ -47,7 +47,7 @@ def _checked_networks(proxies: str) -> str:
 class Settings(BaseSettings):
     """Settings of one service process."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     max_batch: ClassVar[int] = 64
     """Most searches in one batch request."""
@@ -61,106 +61,70 @@ class Settings(BaseSettings):
     shutdown_grace_s: ClassVar[int] = 10
     """Time for requests in flight to finish after SIGTERM or SIGINT."""
 
-    deadline_ms: float = Field(
-        default=1000.0,
-        gt=0,
-        le=600_000,
-        description="Time limit of a request. A request may ask for less, not for more.",
-    )
-    max_candidates: int = Field(
-        default=1000,
-        ge=1,
-        le=100_000,
-        description="Most candidates of a request. It bounds offset + k of a query, and k without one.",
-    )
-    max_query_chars: int = Field(default=10_000, ge=1, description="Longest query or text, in characters.")
-    max_body_bytes: int = Field(default=1_048_576, ge=1, description="Largest request body, in bytes.")
-    search_threads: int = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description="Request threads of each process, and as many for searches in Faiss. 0: processors divided by "
-        "processes, 1 to 4; at least 2 for one process, with `rerank_url` and with `live`; on a cluster 16.",
-    )
-    max_waiting: int = Field(default=128, ge=0, le=1_000_000, description="Requests that may wait; more are refused.")
-    warm_up_queries: int = Field(
-        default=2000, ge=1, description="Most searches of the warm-up, which lets the JVM compile its hot code."
-    )
-    keep_alive_s: int = Field(
-        default=75,
-        ge=1,
-        le=86_400,
-        description="Time after which the service closes a connection on which no whole head of a request has come. "
-        "A proxy in front must close idle connections earlier.",
-    )
-    watch_s: float = Field(
-        default=5.0,
-        ge=0,
-        le=86_400,
-        description="Time between two checks of the bundle's folder for a new version. 0: no checks.",
-    )
-    api_keys_file: Path | None = Field(
-        default=None,
-        description="YAML or JSON file of API keys. Without it, searching is open to all, and admin routes are off.",
-    )
-    trusted_proxies: Annotated[str, AfterValidator(_checked_networks)] = Field(
-        default="127.0.0.1",
-        description="Comma-separated addresses or networks whose `X-Forwarded-For` names the client. `*`: all.",
-    )
-    rerank_url: str | None = Field(
-        default=None,
-        repr=False,  # it may hold a password, which is refused
-        pattern=r"^https?://[^/@\s]+(/\S*)?$",
-        description="Address of a reranking model with the API of text-embeddings-inference, such as "
-        "`http://reranker:8080/rerank`, or with `rerank_model` that of Cohere. It is a model in the query path.",
-    )
-    rerank_model: str | None = Field(
-        default=None, min_length=1, description="Name of the reranking model, for the API of Cohere, Jina and vLLM."
-    )
-    rerank_api_key: str | None = Field(default=None, repr=False, description="Bearer token for the reranking model.")
-    rerank_top: int = Field(default=20, ge=1, le=1000, description="Candidates that the reranking model reads.")
-    rerank_characters: int = Field(
-        default=10_000, ge=1, le=10_000, description="Characters of each candidate that the reranking model reads."
-    )
-    tls_certificate_file: Path | None = Field(
-        default=None,
-        description="PEM file of the server's certificate and of those that sign it. With it, the service speaks only "
-        "HTTPS.",
-    )
-    tls_key_file: Path | None = Field(
-        default=None, description="PEM file of the certificate's private key; without it, the key is in the same file."
-    )
-    opensearch_url: str | None = Field(
-        default=None,
-        repr=False,  # it may hold a password
-        description="Addresses of an OpenSearch cluster's nodes, separated by commas, such as "
-        "`https://one:9200,https://two:9200`. With them, the legs are searched there (extra `cluster`).",
-    )
-    opensearch_index: str | None = Field(default=None, description="The alias of the index, as given to `push`.")
-    opensearch_user: str | None = Field(default=None, description="User for the cluster, if it asks for one.")
-    opensearch_password: str | None = Field(default=None, repr=False, description="The user's password.")
-    opensearch_api_key: str | None = Field(default=None, repr=False, description="API key, in place of a user.")
-    opensearch_ca_file: Path | None = Field(
-        default=None, description="PEM file of the authority that signed the cluster's certificates."
-    )
-    live: Path | None = Field(
-        default=None,
-        description="Folder of the journal of documents that are written beside the bundle; see "
-        "docs/howto/live-documents.md. All processes of a service share it.",
-    )
-    recipe: Path | None = Field(
-        default=None,
-        description="Recipe of the bundle, whose model encodes documents that are written as fields alone. Needs the "
-        "extra `pipeline`; see docs/howto/live-documents.md.",
-    )
-    rules: Path | None = Field(
-        default=None,
-        description="YAML or JSON file of synonyms, and of documents that are pinned or hidden for a query; see "
-        "docs/howto/rules.md. It is read again when it changes.",
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Lowest level to log. `info` has one line per request, without the query."
-    )
+    deadline_ms: float = Field(default=1000.0, gt=0, le=600_000)
+    """Time limit of a request. A request may ask for less, not for more."""
+    max_candidates: int = Field(default=1000, ge=1, le=100_000)
+    """Most candidates of a request. It bounds offset + k of a query, and k without one."""
+    max_query_chars: int = Field(default=10_000, ge=1)
+    """Longest query or text, in characters."""
+    max_body_bytes: int = Field(default=1_048_576, ge=1)
+    """Largest request body, in bytes."""
+    search_threads: int = Field(default=0, ge=0, le=1024)
+    """Request threads of each process, and as many for searches in Faiss. 0: processors divided by processes, 1 to 4;
+    at least 2 for one process, with `rerank_url` and with `live`; on a cluster 16."""
+    max_waiting: int = Field(default=128, ge=0, le=1_000_000)
+    """Requests that may wait; more are refused."""
+    warm_up_queries: int = Field(default=2000, ge=1)
+    """Most searches of the warm-up, which lets the JVM compile its hot code."""
+    keep_alive_s: int = Field(default=75, ge=1, le=86_400)
+    """Time after which the service closes a connection on which no whole head of a request has come. A proxy in front
+    must close idle connections earlier."""
+    watch_s: float = Field(default=5.0, ge=0, le=86_400)
+    """Time between two checks of the bundle's folder for a new version. 0: no checks."""
+    api_keys_file: Path | None = None
+    """YAML or JSON file of API keys. Without it, searching is open to all, and admin routes are off."""
+    trusted_proxies: Annotated[str, AfterValidator(_checked_networks)] = "127.0.0.1"
+    """Comma-separated addresses or networks whose `X-Forwarded-For` names the client. `*`: all."""
+    # A password, which the pattern refuses, is not shown.
+    rerank_url: str | None = Field(default=None, repr=False, pattern=r"^https?://[^/@\s]+(/\S*)?$")
+    """Address of a reranking model with the API of text-embeddings-inference, such as `http://reranker:8080/rerank`, or
+    with `rerank_model` that of Cohere. It is a model in the query path."""
+    rerank_model: str | None = Field(default=None, min_length=1)
+    """Name of the reranking model, for the API of Cohere, Jina and vLLM."""
+    rerank_api_key: str | None = Field(default=None, repr=False)
+    """Bearer token for the reranking model."""
+    rerank_top: int = Field(default=20, ge=1, le=1000)
+    """Candidates that the reranking model reads."""
+    rerank_characters: int = Field(default=10_000, ge=1, le=10_000)
+    """Characters of each candidate that the reranking model reads."""
+    tls_certificate_file: Path | None = None
+    """PEM file of the server's certificate and of those that sign it. With it, the service speaks only HTTPS."""
+    tls_key_file: Path | None = None
+    """PEM file of the certificate's private key; without it, the key is in the same file."""
+    opensearch_url: str | None = Field(default=None, repr=False)  # it may hold a password
+    """Addresses of an OpenSearch cluster's nodes, separated by commas, such as `https://one:9200,https://two:9200`.
+    With them, the legs are searched there (extra `cluster`)."""
+    opensearch_index: str | None = None
+    """The alias of the index, as given to `push`."""
+    opensearch_user: str | None = None
+    """User for the cluster, if it asks for one."""
+    opensearch_password: str | None = Field(default=None, repr=False)
+    """The user's password."""
+    opensearch_api_key: str | None = Field(default=None, repr=False)
+    """API key, in place of a user."""
+    opensearch_ca_file: Path | None = None
+    """PEM file of the authority that signed the cluster's certificates."""
+    live: Path | None = None
+    """Folder of the journal of documents that are written beside the bundle; see docs/howto/live-documents.md. All
+    processes of a service share it."""
+    recipe: Path | None = None
+    """Recipe of the bundle, whose model encodes documents that are written as fields alone. Needs the extra `pipeline`;
+    see docs/howto/live-documents.md."""
+    rules: Path | None = None
+    """YAML or JSON file of synonyms, and of documents that are pinned or hidden for a query; see docs/howto/rules.md.
+    It is read again when it changes."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level to log. `info` has one line per request, without the query."""
 
     @cached_property
     def candidates(self) -> int:

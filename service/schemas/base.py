@@ -20,9 +20,12 @@ Plain = dict[str, Any]
 
 
 class Model(BaseModel):
-    """Base of all models: no unknown fields, no type conversion, no infinite numbers, immutable."""
+    """Base of all models: no unknown fields, no type conversion, no infinite numbers, immutable. The text below a field
+    is its description."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 def optional(description: str = "", default: object = None) -> Any:

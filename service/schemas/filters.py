@@ -54,26 +54,22 @@ class Not(_Operator):
 class Condition(_Operator):
     """A condition on a field: `eq`, `in`, bounds, or `exists`. If a document has several values, one has to match."""
 
-    field: str = Field(description="Name of a declared field, see `filters` in `/info`.")
-    eq: Value | None = Field(default=None, description="Equal to this value. A date without a time is its whole day.")
-    in_: list[Value] | None = Field(
-        default=None,
-        alias="in",
-        min_length=1,
-        max_length=1000,
-        fail_fast=True,
-        description="Equal to one of these values.",
-    )
-    gt: Value | None = Field(
-        default=None,
-        description="Greater than this value; numbers and dates only. Of a date without a time: after that day.",
-    )
-    gte: Value | None = Field(default=None, description="Greater than or equal to this value.")
-    lt: Value | None = Field(default=None, description="Less than this value.")
-    lte: Value | None = Field(
-        default=None, description="Less than or equal to this value. Of a date without a time: to the end of that day."
-    )
-    exists: bool | None = Field(default=None, description="The field has a value (true) or none (false).")
+    field: str
+    """Name of a declared field, see `filters` in `/info`."""
+    eq: Value | None = None
+    """Equal to this value. A date without a time is its whole day."""
+    in_: list[Value] | None = Field(default=None, alias="in", min_length=1, max_length=1000, fail_fast=True)
+    """Equal to one of these values."""
+    gt: Value | None = None
+    """Greater than this value; numbers and dates only. Of a date without a time: after that day."""
+    gte: Value | None = None
+    """Greater than or equal to this value."""
+    lt: Value | None = None
+    """Less than this value."""
+    lte: Value | None = None
+    """Less than or equal to this value. Of a date without a time: to the end of that day."""
+    exists: bool | None = None
+    """The field has a value (true) or none (false)."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -15,8 +15,10 @@ _EMPTY: Final[dict[str, Any]] = {"default": []}
 class Weights(Model):
     """Weight of each leg. A leg with weight 0 is not searched."""
 
-    dense: float = Field(ge=0, le=1000, description="Weight of the dense leg.")
-    sparse: float = Field(ge=0, le=1000, description="Weight of the sparse leg.")
+    dense: float = Field(ge=0, le=1000)
+    """Weight of the dense leg."""
+    sparse: float = Field(ge=0, le=1000)
+    """Weight of the sparse leg."""
 
     @model_validator(mode="after")
     def _not_all_zero(self) -> Self:
@@ -29,16 +31,12 @@ class LinearFusion(Model):
     """Weighted sum of normalised scores: `score = sum of weight * n(score of the leg)`."""
 
     method: Literal["linear"] = "linear"
-    weights: Weights | None = Field(default=None, description="Null: the bundle's weights, see `/info`.")
-    normalization: Normalization | None = Field(
-        default=None, description="How to map a leg's scores before adding them. Null: the bundle's way, see `/info`."
-    )
-    feedback: float | None = Field(
-        default=None,
-        ge=0,
-        le=MAX_FEEDBACK,
-        description="How far the query's vector moves towards the first document's. Null: see `/info`.",
-    )
+    weights: Weights | None = None
+    """Null: the bundle's weights, see `/info`."""
+    normalization: Normalization | None = None
+    """How to map a leg's scores before adding them. Null: the bundle's way, see `/info`."""
+    feedback: float | None = Field(default=None, ge=0, le=MAX_FEEDBACK)
+    """How far the query's vector moves towards the first document's. Null: see `/info`."""
 
 
 class RrfFusion(Model):
@@ -46,7 +44,8 @@ class RrfFusion(Model):
 
     method: Literal["rrf"]
     weights: Weights = Weights(dense=1.0, sparse=1.0)
-    rank_constant: float = Field(default=60.0, ge=0, le=1_000_000, description="60 in the literature.")
+    rank_constant: float = Field(default=60.0, ge=0, le=1_000_000)
+    """60 in the literature."""
 
 
 Fusion = Annotated[LinearFusion | RrfFusion, Field(discriminator="method")]
@@ -63,16 +62,16 @@ class Boost(Model):
     several values, the one that adds most counts.
     """
 
-    field: str = Field(min_length=1, description="A declared number or date.", examples=["year"])
-    weight: float = Field(ge=-1000, le=1000, description="The most that is added, or below 0 taken away.")
-    half_life: float | None = Field(
-        default=None, gt=0, description="Distance at which half of the weight is left; days if the field is a date."
-    )
-    origin: float | str | None = Field(
-        default=None,
-        description="Where the whole weight is added, for `half_life`: a number, or a date. Null: now, for a date.",
-    )
-    scale: float | None = Field(default=None, gt=0, description="Number from which on the whole weight is added.")
+    field: str = Field(min_length=1, examples=["year"])
+    """A declared number or date."""
+    weight: float = Field(ge=-1000, le=1000)
+    """The most that is added, or below 0 taken away."""
+    half_life: float | None = Field(default=None, gt=0)
+    """Distance at which half of the weight is left; days if the field is a date."""
+    origin: float | str | None = None
+    """Where the whole weight is added, for `half_life`: a number, or a date. Null: now, for a date."""
+    scale: float | None = Field(default=None, gt=0)
+    """Number from which on the whole weight is added."""
 
     @field_validator("origin", mode="before")
     @classmethod
@@ -94,22 +93,19 @@ class Boost(Model):
 class Sort(Model):
     """Orders the candidates by a declared field. Ties keep the order of scores; documents without a value come last."""
 
-    field: str = Field(min_length=1, description="A declared field.", examples=["year"])
-    order: Literal["asc", "desc"] = Field(
-        default="desc", description="Ascending or descending. Of several values, the first in this order counts."
-    )
+    field: str = Field(min_length=1, examples=["year"])
+    """A declared field."""
+    order: Literal["asc", "desc"] = "desc"
+    """Ascending or descending. Of several values, the first in this order counts."""
 
 
 class SnippetRequest(Model):
     """The snippets to make."""
 
-    fields: list[str] = Field(
-        default=["title", "text"],
-        min_length=1,
-        max_length=20,
-        description="Text fields; they need not be among the returned `fields`.",
-    )
-    length: int = Field(default=200, ge=20, le=2000, description="Most characters of a snippet.")
+    fields: list[str] = Field(default=["title", "text"], min_length=1, max_length=20)
+    """Text fields; they need not be among the returned `fields`."""
+    length: int = Field(default=200, ge=20, le=2000)
+    """Most characters of a snippet."""
 
 
 class SearchRequest(Model):
@@ -125,83 +121,52 @@ class SearchRequest(Model):
         }
     )
 
-    query: _Text | None = Field(
-        default=None,
-        description="What to look for; `-word` excludes documents. Null: see `like`, or list by `filter` and `sort`.",
-        examples=["play music"],
-    )
-    like: str | None = Field(
-        default=None, min_length=1, description="Id of a document, in place of `query`. Finds others that are like it."
-    )
-    k: int = Field(
-        default=10, ge=1, description="Number of hits. `offset + k` must not exceed `candidates`, if that is given."
-    )
-    offset: int = Field(default=0, ge=0, le=2**31 - 1, description="Hits to skip, for paging.")
-    mode: Mode = Field(default="hybrid", description="The legs fused, or one leg alone.")
-    task: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Name of the token table that encodes the query. Null: the default, see `/info`.",
-    )
-    fusion: Fusion = Field(default=LinearFusion(), description="How to combine the legs in mode `hybrid`.")
-    candidates: int | None = Field(
-        default=None, ge=1, description="Documents that each leg proposes. Null: as many as `offset + k` needs."
-    )
-    fields: list[str] | None = Field(
-        default=None, max_length=100, description="Document fields to return, see `/info`. Null: all. []: none."
-    )
-    deadline_ms: float | None = Field(
-        default=None, gt=0, description="Time limit in milliseconds, at most the service's own."
-    )
-    allow_partial: bool = Field(
-        default=True, description="If a leg fails or is late: answer with the others (true), or with an error (false)."
-    )
-    filter: Filter | None = Field(
-        default=None,
-        description="Condition that restricts all legs to matching documents.",
-        examples=[{"field": "year", "gte": 2019}],
-    )
-    boosts: list[Boost] = Field(
-        default_factory=list,
-        max_length=10,
-        description="Additions to the candidates' scores by the values of declared fields.",
-        json_schema_extra=_EMPTY,
-    )
-    sort: Sort | None = Field(default=None, description="Order all candidates by a field instead of their scores.")
-    rerank: bool | None = Field(
-        default=None,
-        description="Whether the service's reranking model orders the first candidates anew. Null: if there is one.",
-    )
-    group_by: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Document field whose equal values make a group: each hit is the best of its group.",
-    )
-    facets: list[str] = Field(
-        default_factory=list,
-        max_length=20,
-        description="Declared keyword fields whose values to count over all candidates.",
-        json_schema_extra=_EMPTY,
-    )
+    query: _Text | None = Field(default=None, examples=["play music"])
+    """What to look for; `-word` excludes documents. Null: see `like`, or list by `filter` and `sort`."""
+    like: str | None = Field(default=None, min_length=1)
+    """Id of a document, in place of `query`. Finds others that are like it."""
+    k: int = Field(default=10, ge=1)
+    """Number of hits. `offset + k` must not exceed `candidates`, if that is given."""
+    offset: int = Field(default=0, ge=0, le=2**31 - 1)
+    """Hits to skip, for paging."""
+    mode: Mode = "hybrid"
+    """The legs fused, or one leg alone."""
+    task: str | None = Field(default=None, min_length=1)
+    """Name of the token table that encodes the query. Null: the default, see `/info`."""
+    fusion: Fusion = LinearFusion()
+    """How to combine the legs in mode `hybrid`."""
+    candidates: int | None = Field(default=None, ge=1)
+    """Documents that each leg proposes. Null: as many as `offset + k` needs."""
+    fields: list[str] | None = Field(default=None, max_length=100)
+    """Document fields to return, see `/info`. Null: all. []: none."""
+    deadline_ms: float | None = Field(default=None, gt=0)
+    """Time limit in milliseconds, at most the service's own."""
+    allow_partial: bool = True
+    """If a leg fails or is late: answer with the others (true), or with an error (false)."""
+    filter: Filter | None = Field(default=None, examples=[{"field": "year", "gte": 2019}])
+    """Condition that restricts all legs to matching documents."""
+    boosts: list[Boost] = Field(default_factory=list, max_length=10, json_schema_extra=_EMPTY)
+    """Additions to the candidates' scores by the values of declared fields."""
+    sort: Sort | None = None
+    """Order all candidates by a field instead of their scores."""
+    rerank: bool | None = None
+    """Whether the service's reranking model orders the first candidates anew. Null: if there is one."""
+    group_by: str | None = Field(default=None, min_length=1)
+    """Document field whose equal values make a group: each hit is the best of its group."""
+    facets: list[str] = Field(default_factory=list, max_length=20, json_schema_extra=_EMPTY)
+    """Declared keyword fields whose values to count over all candidates."""
     facet_ranges: dict[str, Annotated[list[Value], Field(max_length=100, fail_fast=True)]] = Field(
-        default_factory=dict,
-        max_length=20,
-        description="Edges of ranges, ascending, in which to count declared numbers and dates; at most 100 in all.",
-        json_schema_extra={"default": {}},
-        examples=[{"year": [2000, 2010, 2020]}],
+        default_factory=dict, max_length=20, json_schema_extra={"default": {}}, examples=[{"year": [2000, 2010, 2020]}]
     )
-    spelling: Literal["suggest", "auto"] | None = Field(
-        default=None, description="Correct the words by those of the corpus: as `did_you_mean`, or by searching (auto)."
-    )
-    prefix: bool = Field(default=False, description="Complete the last word, as someone types it.")
-    snippets: SnippetRequest | None = Field(
-        default=None,
-        description="For each hit, give the part of its text that matches best.",
-        examples=[{"fields": ["text"], "length": 160}],
-    )
-    explain: bool = Field(
-        default=False, description="For each hit, give each leg's and each word's share of its scores."
-    )
+    """Edges of ranges, ascending, in which to count declared numbers and dates; at most 100 in all."""
+    spelling: Literal["suggest", "auto"] | None = None
+    """Correct the words by those of the corpus: as `did_you_mean`, or by searching (auto)."""
+    prefix: bool = False
+    """Complete the last word, as someone types it."""
+    snippets: SnippetRequest | None = Field(default=None, examples=[{"fields": ["text"], "length": 160}])
+    """For each hit, give the part of its text that matches best."""
+    explain: bool = False
+    """For each hit, give each leg's and each word's share of its scores."""
 
 
 class BatchRequest(Model):
@@ -211,7 +176,8 @@ class BatchRequest(Model):
         json_schema_extra={"examples": [{"searches": [{"query": "play music", "k": 3}, {"query": "edit text"}]}]}
     )
 
-    searches: list[SearchRequest] = Field(min_length=1, description="The answers have the same order.")
+    searches: list[SearchRequest] = Field(min_length=1)
+    """The answers have the same order."""
 
 
 class EncodeRequest(Model):
@@ -219,10 +185,10 @@ class EncodeRequest(Model):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"text": "play music"}]})
 
-    text: _Text = Field(description="The text.", examples=["play music"])
-    task: str | None = Field(
-        default=None, min_length=1, description="Name of the token table. Null: the bundle's default."
-    )
+    text: _Text = Field(examples=["play music"])
+    """The text."""
+    task: str | None = Field(default=None, min_length=1)
+    """Name of the token table. Null: the bundle's default."""
 
 
 class DocumentWrite(Model):
@@ -233,13 +199,12 @@ class DocumentWrite(Model):
         json_schema_extra={"examples": [{"fields": {"title": "mpv", "text": "Plays music and films."}}]}
     )
 
-    fields: dict[str, Any] = Field(description="All fields of the document, as in a line of a corpus, without `_id`.")
-    vector: Annotated[list[float], Field(fail_fast=True)] | None = Field(
-        default=None, description="Its dense vector by the model of the bundle; it is scaled to the length 1."
-    )
-    impacts: dict[str, int] | None = Field(
-        default=None, description="Impacts by term of the bundle's vocabulary: at most 65,535, on a cluster 511."
-    )
+    fields: dict[str, Any]
+    """All fields of the document, as in a line of a corpus, without `_id`."""
+    vector: Annotated[list[float], Field(fail_fast=True)] | None = None
+    """Its dense vector by the model of the bundle; it is scaled to the length 1."""
+    impacts: dict[str, int] | None = None
+    """Impacts by term of the bundle's vocabulary: at most 65,535, on a cluster 511."""
 
     @field_validator("fields", mode="after")
     @classmethod
@@ -262,12 +227,14 @@ class DocumentLine(DocumentWrite):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"id": "mpv", "delete": True}]})
 
-    id: str = Field(min_length=1, description="The document's id.")
-    delete: bool = Field(default=False, description="Delete the document; the line then has no fields.")
-    version: str | None = Field(default=None, description="The version that the document must have, as `If-Match`.")
-    fields: dict[str, Any] = Field(
-        default={}, description="All fields of a document to write, as in a line of a corpus, without `_id`."
-    )
+    id: str = Field(min_length=1)
+    """The document's id."""
+    delete: bool = False
+    """Delete the document; the line then has no fields."""
+    version: str | None = None
+    """The version that the document must have, as `If-Match`."""
+    fields: dict[str, Any] = Field(default={})
+    """All fields of a document to write, as in a line of a corpus, without `_id`."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -140,7 +140,7 @@ def test_every_setting_is_documented_with_its_default_and_help() -> None:
     assert list(documented) == list(Settings.model_fields)
     for name, field in Settings.model_fields.items():
         assert field.description
-        assert documented[name] == [f"`{documented_default(field)}`", field.description]
+        assert documented[name] == [f"`{documented_default(field)}`", " ".join(field.description.split())]
 
 
 def test_settings_with_a_unit_have_it_in_their_name() -> None:
