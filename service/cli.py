@@ -1,7 +1,6 @@
 """The console command `lightretriever`: every command by name. The module of a command is imported when it runs, so
 that help is quick and a service holds no other command in memory."""
 
-from collections import UserDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -33,8 +32,7 @@ class Command:
     def load(self, name: str) -> Any:
         """Import the command's function, whose name is the command's, and read its parameters."""
         alone = typer.Typer(add_completion=False)
-        function = getattr(import_module(self.module), name.replace("-", "_"))
-        alone.command(name, rich_help_panel=self.panel)(function)
+        alone.command(name)(getattr(import_module(self.module), name))
         return get_command(alone)
 
 
@@ -60,30 +58,19 @@ COMMANDS: Final[Mapping[str, Command]] = {
 """Every command, in the order of help."""
 
 
-class _Modules(UserDict[str, Any]):
-    """Commands by name, each made when it is read."""
-
-    def __getitem__(self, name: str) -> Any:
-        command = super().__getitem__(name)
-        if isinstance(command, Command):
-            command = self.data[name] = command.load(name)
-        return command
-
-
 class _Group(TyperGroup):
+    """Has of each command what help lists, until it runs."""
+
     def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes | {"commands": _Modules(COMMANDS)})
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in the order of help, without reading a command."""
-        return list(self.commands)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help of all commands by their table."""
-        commands: dict[str, Any] = {
+        listed = {
             name: TyperCommand(name, help=entry.help, rich_help_panel=entry.panel) for name, entry in COMMANDS.items()
         }
-        TyperGroup(name=self.name, commands=commands, params=self.params, help=self.help).format_help(ctx, formatter)
+        super().__init__(**attributes | {"commands": listed})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Import the command that the arguments name."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, COMMANDS[str(name)].load(str(name)), rest
 
 
 def _open_searcher(bundle: "Bundle") -> AbstractContextManager["Searcher"]:

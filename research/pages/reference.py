@@ -13,13 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import typer
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
-from typer.main import get_command
 
 from lightretriever.service import schemas
-from lightretriever.service.cli import app
+from lightretriever.service.cli import COMMANDS
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
 from research.pages.generated import Part, write
@@ -28,10 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PART = Part("<!-- reference: written by research/pages/reference.py -->", "<!-- end of reference -->")
 
 
-def command_reference(application: typer.Typer) -> str:
+def command_reference() -> str:
     """Every command: what it does, and its arguments and options with their defaults."""
-    group: Any = get_command(application)
-    return "\n".join("\n".join(_command(name, command)) for name, command in group.commands.items())
+    return "\n".join("\n".join(_command(name, listed.load(name))) for name, listed in COMMANDS.items())
 
 
 def _command(name: str, command: Any) -> Iterator[str]:
@@ -219,7 +216,7 @@ def _json(value: Any) -> str:
 def outputs(root: Path) -> dict[Path, str]:
     """Both pages, as they are to be."""
     description = create_app(Path("no bundle"), Settings()).openapi()
-    parts = {"cli.md": command_reference(app), "api.md": api_reference(description["paths"])}
+    parts = {"cli.md": command_reference(), "api.md": api_reference(description["paths"])}
     pages = {root / "docs" / name: text for name, text in parts.items()}
     return {page: PART.replaced(page, text) for page, text in pages.items()}
 

@@ -10,13 +10,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from pydantic import BaseModel
-from typer.core import TyperGroup
-from typer.main import get_command
 
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.service import schemas
-from lightretriever.service.cli import app
+from lightretriever.service.cli import COMMANDS
 from research.pages import reference
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, links, page_name
 
@@ -61,8 +59,6 @@ def test_make_alone_lists_every_target() -> None:
 
 
 def test_commands_and_options_exist() -> None:
-    commands = get_command(app)
-    assert isinstance(commands, TyperGroup)
     mentioned = [
         line.split()
         for page in EVERY
@@ -70,7 +66,7 @@ def test_commands_and_options_exist() -> None:
     ]
     assert mentioned
     for name, *words in mentioned:
-        options = {option for parameter in commands.commands[name].params for option in parameter.opts}
+        options = {option for parameter in COMMANDS[name].load(name).params for option in parameter.opts}
         assert {word for word in words if word.startswith("--")} <= options, name
 
 
@@ -123,10 +119,10 @@ def test_the_reference_is_up_to_date() -> None:
 
 
 def test_every_command_and_every_option_has_a_help() -> None:
-    commands = get_command(app)
-    assert isinstance(commands, TyperGroup)
-    texts: dict[str, Any] = {name: command.help for name, command in commands.commands.items()}
-    for name, command in commands.commands.items():
+    texts: dict[str, Any] = {}
+    for name, listed in COMMANDS.items():
+        command = listed.load(name)
+        texts |= {name: command.help}
         texts |= {f"{name} {parameter.name}": getattr(parameter, "help", None) for parameter in command.params}
     assert [name for name, text in texts.items() if not text] == []
 
