@@ -49,12 +49,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where a step of a stage stands; `seed` is the stage's, and `batch` numbers the stage's batches."""
+    """Where a step of a stage stands; `seed` is the stage's."""
 
     step: int
     steps: int
     seed: int
-    batch: int
 
 
 def same_text(text: str) -> str:
