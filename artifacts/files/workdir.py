@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,7 @@ def work_lock(work: Path, *, shared: bool = False) -> Iterator[None]:
                     f"{work}: another run is using this work directory.", remedy="Wait for it, or use another --work."
                 ) from error
         for leftover in () if shared else work.rglob(_PARTIAL.format("*", "[0-9a-f]" * 32)):
-            leftover.unlink()
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
         yield
 
 

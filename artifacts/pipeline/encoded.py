@@ -67,8 +67,8 @@ class EncodedCorpus:
         if not (folder / key / _FACTS).is_file():
             with new_folder(folder / key) as new:
                 _write(corpus, facts, new)
-        for other in () if shared else [*folder.iterdir(), *(folder / key).glob("*.partial")]:
-            if other.name != key and other.is_dir():  # another corpus, or what a killed process left
+        for other in () if shared else folder.iterdir():
+            if other.name != key and other.is_dir():
                 shutil.rmtree(other)
         return cls.open(folder / key)
 

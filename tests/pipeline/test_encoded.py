@@ -271,10 +271,10 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     """A work directory may be a folder that has other files as well."""
     EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
     mine = [tmp_path / "encoded" / "notes.txt", tmp_path / "download.partial"]
-    left = tmp_path / "tables" / f"plan.json.{'0123456789abcdef' * 2}.partial"
-    left.parent.mkdir()
-    for file in (*mine, left):
+    left = [tmp_path / "tables" / f"{name}.{'0123456789abcdef' * 2}.partial" for name in ("plan.json", "terms")]
+    left[1].mkdir(parents=True)
+    for file in (*mine, left[0], left[1] / "names.json"):
         file.write_text("")
     with work_lock(tmp_path):
         EncodedCorpus.of(write(tmp_path, LINES[:3]), tmp_path / "encoded")
-    assert [file.exists() for file in (*mine, left)] == [True, True, False]
+    assert [file.exists() for file in (*mine, *left)] == [True, True, False, False]
