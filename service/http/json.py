@@ -3,7 +3,7 @@
 import asyncio
 import re
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
@@ -58,7 +58,18 @@ _MEANT: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """By the model of a request, what it calls fields that others name so."""
 
-_CONDITION: Final = '{"field": "…", "eq": …}, with in, gt, gte, lt, lte or exists in place of eq'
+_SHAPES: Final = {
+    "filter": '{"field": "…", "eq": …}, with in, gt, gte, lt, lte or exists in place of eq, and {"and": […]}, '
+    '{"or": […]} or {"not": …} around conditions',
+    "fusion": '{"method": "rrf"}, or "linear"',
+    "sort": '{"field": "…", "order": "desc"}',
+    "snippets": "{}",
+    "fields": '["title"]',
+    "facets": '["…"]',
+}
+"""What to write in fields of a search that are often written another way."""
+
+_SHAPES_OF_DOCUMENT: Final = {"fields": '{"title": "…", "text": "…"}'}
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -220,28 +231,25 @@ def _field_errors(error: ValidationError) -> list[errors.FieldError]:
     """Convert the first twenty of pydantic's errors. Paths are dotted, without the tags of unions; messages and values
     are shortened."""
     items = error.errors(include_url=False)[: errors.MAX_FIELD_ERRORS]
-    nameless = {item["loc"][:-1] for item in items if item["type"] == "missing" and item["loc"][-1] == "field"}
-    items.sort(key=lambda item: item["type"] == "missing" and item["loc"][:-1] in nameless)  # others say what to write
-    return [_field_error(item, nameless, error.title) for item in items]
+    return [_field_error(item, error.title) for item in items]
 
 
-def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, ...]], model: str) -> errors.FieldError:
+def _field_error(item: Mapping[str, Any], model: str) -> errors.FieldError:
     loc, kind = item["loc"], item["type"]
     path = [str(part) for before, part in zip(("", *loc), loc, strict=False) if before != _UNION and part not in TAGS]
     message, value = shortened(item["msg"].removeprefix("Value error, "), _MAX_MESSAGE), item["input"]
+    shapes = _SHAPES if _MEANT.get(model) is _OF_SEARCH else _SHAPES_OF_DOCUMENT
+    shape = next((f": write {shapes[part]}" for part in reversed(loc) if part in shapes), "")
     if kind == "extra_forbidden":
-        message = "there is no such field" + _meant(loc, item["input"], nameless, model)
+        message = f"there is no such field{shape or _meant(loc, model)}"
     elif kind in ("model_type", "model_attributes_type", "dict_type"):
-        message = "must be an object" + _object(loc, item["input"])  # pydantic's own message names a class of Python
+        message = f"must be an object{shape}"  # pydantic's own message names a class of Python
     elif kind == "string_pattern_mismatch":
         message = "the text is empty or white space only"
     elif kind == "list_type":
-        named = isinstance(value, str) and loc[-1] in ("fields", "facets")
-        message = "must be a list" + (f": write [{orjson.dumps(value).decode()}]" if named else "")
+        message = f"must be a list{shape}"
     elif kind in ("missing", "union_tag_not_found"):
-        hint = ': write {"fields": {"title": "…", "text": "…"}}' if loc[-1:] == ("fields",) else ""
-        hint = ": linear or rrf" if kind == "union_tag_not_found" else hint
-        message, value = f"the field is required{hint}", None
+        message, value = f"the field is required{shape}", None
     elif kind == "union_tag_invalid":
         # Pydantic's own message repeats the whole tag, which may be long.
         message, value = f"must be one of {item['ctx']['expected_tags']}", item["input"]["method"]
@@ -250,28 +258,11 @@ def _field_error(item: Mapping[str, Any], nameless: Collection[tuple[str | int, 
     return errors.FieldError(shortened(".".join(path) or "body"), message, value)
 
 
-def _meant(loc: tuple[str | int, ...], value: object, nameless: Collection[tuple[str | int, ...]], model: str) -> str:
-    """Return what to write in loc of a field that there is not: where `field` is missing, that it is its value."""
-    name, inside = str(loc[-1]), loc[:-1]
-    if inside in nameless and isinstance(value, str | int | float):
-        key = next((key for part, key in (("filter", "eq"), ("sort", "order")) if part in inside), None)
-        shown = f'{{"field": "{shortened(name)}", "{key}": {shortened(orjson.dumps(value, default=str).decode())}}}'
-        return "" if key is None else f": write {shown}"
-    if "filter" in inside:
-        return f"; a condition is {_CONDITION}; and, or and not have conditions"
-    if inside and isinstance(inside[-1], str):
+def _meant(loc: tuple[str | int, ...], model: str) -> str:
+    """Return which field a request may mean by one that there is not."""
+    name, of_model = str(loc[-1]).lower(), _MEANT.get(model, {})
+    if len(loc) > 1 and isinstance(loc[-2], str):
         return ""
-    near = (
-        get_close_matches(name.lower(), SearchRequest.model_fields, 1, 0.75) if _MEANT.get(model) is _OF_SEARCH else []
-    )
-    meant = _MEANT.get(model, {}).get(name.lower()) or (near[0] if near else None)
+    near = get_close_matches(name, SearchRequest.model_fields, 1, 0.75) if of_model is _OF_SEARCH else []
+    meant = of_model.get(name) or next(iter(near), None)
     return "" if meant is None else f"; did you mean {meant}?"
-
-
-def _object(loc: tuple[str | int, ...], value: object) -> str:
-    name = str(next((part for part in reversed(loc) if part not in TAGS), ""))
-    text = shortened(value) if isinstance(value, str) else None
-    examples = {"snippets": "{}", "filter": _CONDITION if text is not None else '{"and": […]} around conditions'}
-    if text is not None:
-        examples |= {"fusion": f'{{"method": "{text.lower()}"}}', "sort": f'{{"field": "{text}"}}'}
-    return f": write {examples[name]}" if name in examples else ""
