@@ -101,30 +101,19 @@ def _condition(condition: Condition, fields: Mapping[str, FieldKind]) -> list[st
         raise InvalidRequestError.at("field", message, condition.field)
     if condition.exists is not None:
         return ["exists", condition.field] if condition.exists else ["not", "exists", condition.field]
-    if kind == "keyword":
-        return _keywords(condition)
-    if condition.in_ is not None and kind == "number":
-        numbers = [str(_parsed(kind, "in", value)) for value in condition.in_]
-        return ["numbers", condition.field, str(len(numbers)), *numbers]
-    if condition.in_ is not None:
-        each = [_range(condition.field, kind, "in", value) for value in condition.in_]
-        return ["or", str(len(each)), *(text for part in each for text in part)]
-    if condition.eq is not None:
-        return _range(condition.field, kind, "eq", condition.eq)
-    low, high = (_bound(condition, kind, *names) for names in (("gte", "gt"), ("lte", "lt")))
-    return [kind, condition.field, _text(kind, low, -math.inf), _text(kind, high, math.inf)]
-
-
-def _keywords(condition: Condition) -> list[str]:
-    for name in ("gt", "gte", "lt", "lte"):
+    if condition.eq is not None or condition.in_ is not None:
+        name, values = ("eq", [condition.eq]) if condition.in_ is None else ("in", condition.in_)
+        if kind != "date":
+            read = [str(_parsed(kind, name, value)) for value in values]
+            return ["keyword" if kind == "keyword" else "numbers", condition.field, str(len(read)), *read]
+        days = [(_parsed(kind, name, value), _parsed(kind, name, value, last=True)) for value in values]
+        ranges = [text for first, last in days for text in (kind, condition.field, str(first), str(last))]
+        return ranges if len(days) == 1 else ["or", str(len(days)), *ranges]
+    for name in ("gt", "gte", "lt", "lte") if kind == "keyword" else ():
         if (value := getattr(condition, name)) is not None:
             raise InvalidRequestError.at(name, "a field of the kind keyword has no order; use eq or in", value)
-    name, values = ("in", condition.in_) if condition.in_ is not None else ("eq", [condition.eq])
-    return ["keyword", condition.field, str(len(values)), *(_parsed("keyword", name, value) for value in values)]
-
-
-def _range(field: str, kind: FieldKind, name: str, value: Any) -> list[str]:
-    return [kind, field, str(_parsed(kind, name, value)), str(_parsed(kind, name, value, last=True))]
+    low, high = (_bound(condition, kind, *names) for names in (("gte", "gt"), ("lte", "lt")))
+    return [kind, condition.field, _text(kind, low, -math.inf), _text(kind, high, math.inf)]
 
 
 def _bound(condition: Condition, kind: FieldKind, closed: str, opened: str) -> float | int | None:
