@@ -7,7 +7,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -210,10 +209,3 @@ def test_a_service_that_dies_is_found_again_when_it_is_back(make: Maker, tiny_bu
                     assert next(answers).hits
                 answers.close()
                 assert second.process.poll() is None
-
-
-def test_threads_share_a_client(url: str) -> None:
-    words = ["music", "editor", "chess", "network"] * 10
-    with SearchClient(url, timeout_s=120) as client, ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda word: [hit.id for hit in client.search(word).hits], words))
-        assert found == [[hit.id for hit in client.search(word).hits] for word in words]

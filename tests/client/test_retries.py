@@ -114,25 +114,6 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
-@pytest.mark.parametrize("scheme", ["http://", ""])
-def test_a_proxy_is_asked(make: Maker, no_proxies: pytest.MonkeyPatch, variable: str, scheme: str) -> None:
-    with Scripted(answer()) as proxy:
-        no_proxies.setenv(variable, proxy.url.replace("http://", scheme))
-        with make("http://search.invalid:8080") as client:
-            assert client.search("music").hits[0].id == "a"
-        assert proxy.seen[0]["path"] == "http://search.invalid:8080/search"
-
-
-@pytest.mark.parametrize("exempt", ["127.0.0.1", "*", "example.org, 127.0.0.1", ".0.0.1", "{host}"])
-def test_hosts_without_a_proxy(make: Maker, no_proxies: pytest.MonkeyPatch, exempt: str) -> None:
-    with Scripted(answer()) as server:
-        no_proxies.setenv("ALL_PROXY", "http://127.0.0.1:1")
-        no_proxies.setenv("NO_PROXY", exempt.format(host=server.url.removeprefix("http://")))
-        with make(server.url) as client:
-            assert client.search("music").hits[0].id == "a"
-
-
 def test_a_dead_proxy_and_one_that_refuses(make: Maker, no_proxies: pytest.MonkeyPatch) -> None:
     no_proxies.setenv("HTTP_PROXY", f"http://user:secret@127.0.0.1:{free_port()}")
     with Scripted(answer({}, 403)) as proxy:

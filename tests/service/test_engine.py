@@ -3,19 +3,13 @@
 That its answers are those of a search by brute force is in tests/backends/test_random_requests.py.
 """
 
-import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.service.errors import DocumentNotFoundError, NotReadyError
 from lightretriever.service.schemas import EncodeRequest, LinearFusion, SearchRequest, Weights
-from lightretriever.service.search.documents import Documents
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.reference import Corpus
@@ -82,11 +76,6 @@ def test_concurrent_searches_answer_like_serial_ones(engine: SearchEngine) -> No
         assert [answer.hits for answer in pool.map(engine.search, requests)] == serial
 
 
-def test_the_window_bounds_pages(engine: SearchEngine) -> None:
-    assert len(engine.search(SearchRequest(query="music", k=120, candidates=120, mode="dense")).hits) == 120
-    assert engine.search(SearchRequest(query="music", k=1000, candidates=1000)).candidates == 120
-
-
 def test_many_hits_raise_the_candidates(engine: SearchEngine) -> None:
     """By whole defaults, so that the pages of one such step have one order."""
     asked = [SearchRequest(query="music", k=10, offset=100), SearchRequest(query="music", k=20, offset=100)]
@@ -109,15 +98,3 @@ def test_ready_only_after_the_warm_up_and_not_after_closing(tiny_bundle: Bundle)
             call()
     with raises(NotReadyError):
         engine.document("music")
-
-
-def test_a_field_that_one_document_has_can_be_asked_for(tmp_path: Path) -> None:
-    records = [{"_id": f"n{number}", "text": "x"} | ({"rare": 1} if number == 1500 else {}) for number in range(3000)]
-    rows = (np.zeros(3001, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))
-    with ImpactIndexWriter(tmp_path / "lucene") as writer:
-        writer.add([f"n{number}" for number in range(3000)], [json.dumps(one).encode() for one in records], *rows)
-    index = ImpactIndex.open(tmp_path / "lucene")
-    try:
-        assert Documents(index, ["_id", "rare", "text"]).fields == ["rare", "text", "title"]
-    finally:
-        index.close()

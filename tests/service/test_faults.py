@@ -164,16 +164,9 @@ def test_impatient_clients_do_not_make_a_leg_stuck(fresh_engine: SearchEngine) -
         assert metric(fresh_engine, "lightretriever_ready") == 1
 
 
-def test_an_error_in_a_batch_says_which_search(fresh_engine: SearchEngine) -> None:
-    fresh_engine.parts.backends.legs["sparse"] = FailingLeg(fresh_engine.parts.backends.legs["sparse"])
-    with raises(SearchFailedError, naming="searches.1"):
-        for answer in fresh_engine.batch([SearchRequest(query="a"), SearchRequest(query="a", mode="sparse")]):
-            answer()
-
-
-def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine) -> None:
+def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine, gate: threading.Event) -> None:
     """The first search fails while the dense leg of the second one hangs; the third one is not begun any more."""
-    gate, entered = threading.Event(), threading.Event()
+    entered = threading.Event()
 
     class Entered(StuckLeg):
         def begin(self, count: int, until: float) -> None:

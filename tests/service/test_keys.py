@@ -94,6 +94,7 @@ def test_a_key_opens_what_it_is_for_and_without_a_known_one_nothing_opens(
 def test_routes_of_operation_are_open_and_no_body_is_read_before_the_key(guarded: TestClient) -> None:
     for path in OPEN:
         assert guarded.get(path).status_code == 200
+    assert "examples" not in guarded.get("/info").json()  # which are of documents
     assert guarded.post("/search", content=b"x" * 2_000_000).status_code == 401
     spelt = {"authorization": f"bEARER  {SEARCHER} "}
     assert guarded.post("/search", json={"query": "music"}, headers=spelt).status_code == 200

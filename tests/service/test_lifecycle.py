@@ -5,7 +5,6 @@ import gc
 import os
 import signal
 import threading
-import weakref
 from contextlib import closing
 from pathlib import Path
 from socket import create_server
@@ -160,35 +159,6 @@ def test_a_warm_up_that_is_stopped_in_its_last_pause_leaves_the_engine_cold(tiny
         assert stop.is_set()
         with raises(NotReadyError):
             engine.require_ready()
-
-
-def test_an_engine_stays_its_owners(engine: SearchEngine) -> None:
-    for _ in range(2):
-        with TestClient(create_app(engine)) as client:
-            assert client.get("/info").status_code == 200
-    engine.require_ready()
-
-
-class Knot:
-    """Holds itself: only the collector of cycles can end it."""
-
-    def __init__(self) -> None:
-        self.itself = self
-
-
-def test_what_stays_is_not_looked_through_again_and_what_is_gone_is_freed() -> None:
-    kept, gone = Knot(), Knot()
-    end = weakref.ref(gone)
-    freeze_gc()
-    assert not any(one is kept for one in gc.get_objects())
-    assert end() is gone
-    del gone
-    gc.collect()
-    assert end() is not None  # it was settled
-    freeze_gc()
-    assert end() is None
-    later = Knot()
-    assert any(one is later for one in gc.get_objects())
 
 
 def test_a_process_that_serves_has_settled_when_it_is_ready(tiny_bundle: Bundle) -> None:

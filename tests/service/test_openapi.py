@@ -111,9 +111,3 @@ def test_answers_have_the_documented_shape(client: TestClient) -> None:
         (client.get("/nix"), schemas.Problem),
     ):
         model.model_validate(answer.json())
-
-
-def test_documents_are_found_by_ids_of_any_kind(client: TestClient) -> None:
-    odd = 'odd id/with "quotes" & ünï'
-    for path in (odd, "odd%20id%2Fwith%20%22quotes%22%20%26%20%C3%BCn%C3%AF"):
-        assert client.get(f"/documents/{path}").json()["id"] == odd

@@ -14,10 +14,8 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from tests.service.browsing import ATTACK, answer_of, asked, page_of, search_for, shown_ids
 from tests.service.live import live_bundles
-from tests.support.keys import keys_file
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
-from tests.support.written import ENTRIES
 
 pytestmark = pytest.mark.slow
 
@@ -97,17 +95,6 @@ def test_examples_and_files_are_shown_and_another_collection_is_asked_the_same(
         expect(page.get_by_role("heading", name="1 Repairing bicycles")).to_be_visible()
         page.set_viewport_size({"width": 320, "height": 568})
         assert page.evaluate("document.documentElement.scrollWidth") == 320
-
-
-def test_a_service_with_keys_tells_no_stranger_of_its_documents_and_a_phone_shows_the_first_hit(
-    browser: Browser, files: Path, tmp_path: Path
-) -> None:
-    with live_bundles(files, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url:
-        assert "examples" not in httpx2.get(f"{url}/info", timeout=60).json()
-    with live_bundles(files) as url, page_of(browser, url) as page:
-        page.set_viewport_size({"width": 360, "height": 780})
-        search_for(page, QUERY)
-        assert top_of_the_first_hit(page) <= 260
 
 
 def test_documents_with_the_same_text_are_shown_once(browser: Browser, tmp_path: Path) -> None:

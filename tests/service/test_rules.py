@@ -17,7 +17,7 @@ from lightretriever.service.search.rules import RulesFile
 from lightretriever.service.settings import Settings
 from tests.service.conftest import SETTINGS
 from tests.service.live import warm
-from tests.support.asking import ask, ids, without_times
+from tests.support.asking import ask, ids
 from tests.support.tiny import BundleOf
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
@@ -45,10 +45,6 @@ def client(bundle_of: BundleOf, tmp_path_factory: pytest.TempPathFactory) -> Ite
         TestClient(create_app(engine)) as client,
     ):
         yield client
-
-
-def test_a_query_without_a_rule_is_answered_as_without_rules(client: TestClient, words_client: TestClient) -> None:
-    assert without_times(ask(client, "chess engine")) == without_times(ask(words_client, "chess engine"))
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "sparse"])

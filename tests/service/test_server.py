@@ -192,18 +192,6 @@ def test_a_connection_whose_body_does_not_come_is_answered_and_closed(tiny_path:
     assert b'"kind":"invalid_body"' in answer
 
 
-def test_a_body_that_comes_in_pieces_is_waited_for(url: str) -> None:
-    body = json.dumps(SEARCH).encode()
-    head = POST + b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
-    with dial(url) as connection:
-        for piece in (head, body[:5], body[5:9], body[9:]):
-            connection.sendall(piece)
-            sleep(0.05)
-        answer = received(connection)
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["hits"]
-
-
 def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
     """Before its body is there, before its answer, in the middle of a large one; with FIN and with RST."""
     search = json.dumps(SEARCH).encode()

@@ -12,9 +12,6 @@ from tests.service.live import client_of
 from tests.support.asking import ask
 from tests.support.tiny import english_tokenizer, make_tiny_bundle
 
-FUSION = {"fusion": {"method": "linear", "weights": {"dense": 0.4, "sparse": 0.6}}}
-
-
 AUTO, SUGGEST, PREFIX = {"spelling": "auto"}, {"spelling": "suggest"}, {"prefix": True}
 KNOWN = ("bicycle tyre", "bicycles", "the tyres of bicycle", "bababa", "B2B 1999 c++", "…", "🙂 oven")
 NO_WORDS = ("HONNEY honNey", "honney-19", "a@honney.org")
@@ -71,12 +68,6 @@ def test_a_completion_that_a_leg_does_not_know_is_suggested_only(tmp_path: Path)
         plain = ask(client, "music", mode="dense", k=100)  # with the document of this id first
         scores = [{hit["id"]: hit["dense"]["score"] for hit in one["hits"]} for one in (answer, plain)]
         assert scores[0] == scores[1]
-
-
-def test_another_number_of_a_word_is_found_by_words(meaning: TestClient) -> None:
-    for query, title in (("dinghy sailed", "Sailing dinghies"), ("tomato plant", "Growing tomatoes")):
-        for fields in ({"mode": "sparse"}, FUSION):
-            assert ask(meaning, query, **fields)["hits"][0]["fields"]["title"] == title
 
 
 @pytest.mark.parametrize(
