@@ -136,17 +136,6 @@ def test_opening_does_not_read_the_vectors(tmp_path: Path) -> None:
         assert index.count == 10_000
 
 
-def test_searches_from_many_threads_agree(opened: tuple[str, DenseIndex]) -> None:
-    queries = random_unit(40, seed=11)
-
-    def search(_: int) -> list[tuple[list[int], list[float]]]:
-        found = [opened[1].search(query, 10) for query in queries]
-        return [(ordinals.tolist(), scores.tolist()) for ordinals, scores in found]
-
-    with ThreadPoolExecutor(6) as threads:
-        assert list(threads.map(search, range(6))) == [search(0)] * 6
-
-
 def test_a_search_uses_one_thread_in_every_calling_thread(opened: tuple[str, DenseIndex]) -> None:
     def threads_after(work: Callable[[], object]) -> int:
         work()
@@ -251,12 +240,6 @@ def test_the_best_come_first_and_ties_by_ordinal(scores: list[float], count: int
 def test_a_score_that_is_no_number_is_refused() -> None:
     with raises(ValueError):
         best_first(np.array([4, 9]), np.array([1.0, np.nan], np.float32), 2)
-
-
-def test_ordinals_of_no_document_are_errors(opened: tuple[str, DenseIndex]) -> None:
-    for ordinal in (-1, COUNT):
-        with raises(ValueError):
-            opened[1].scores(random_unit(1)[0], np.array([5, ordinal]))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
@@ -31,19 +29,6 @@ def test_by_hand() -> None:
     assert found.dtype == np.float32
     expected = [math.log(1 + (4 - df + 0.5) / (df + 0.5)) for df in (3, 2, 1)]
     np.testing.assert_allclose(found, [*expected, 1.0], rtol=1e-6)
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=30))
-def test_rarer_weighs_more_and_all_are_positive(documents: list[list[int]]) -> None:
-    found = idf_weights((ids(*tokens) for tokens in documents), 10)
-    frequencies = [sum(token in tokens for tokens in documents) for token in range(10)]
-    assert np.isfinite(found).all()
-    assert (found > 0).all()
-    assert all(found[token] == 1 for token, frequency in enumerate(frequencies) if frequency == 0)
-    seen = [(token, frequency) for token, frequency in enumerate(frequencies) if frequency]
-    for token, frequency in seen:
-        for other, more in seen:
-            assert (found[token] > found[other]) == (frequency < more)
 
 
 def test_bad_documents() -> None:

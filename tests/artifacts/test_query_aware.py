@@ -9,10 +9,8 @@ import numpy.typing as npt
 import pytest
 
 from lightretriever.artifacts.dense.build import (
-    MIN_RECALL,
     build_dense_index,
     check_factory,
-    choose_parameters,
     factory_for,
     write_dense_index,
 )
@@ -72,29 +70,12 @@ def test_a_search_of_all_lists_finds_what_an_exhaustive_search_finds(
     assert recall(index, vectors, queries[1::2], 20) > 0.97
 
 
-def test_a_tuned_search_finds_as_much_as_measured(
-    path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors
-) -> None:
-    index = build_dense_index(vectors, FACTORY, queries[::2])
-    parameters, measured = choose_parameters(index, vectors, queries[1::2])
-    assert measured is not None
-    assert measured >= MIN_RECALL
-    assert parameters["nprobe"] < 16
-    opened = DenseIndex.open(path, parameters)
-    assert recall(opened, vectors, queries[1::2], 100) == pytest.approx(measured, abs=1e-4)
-
-
 def test_fewer_codes_than_documents(vectors: Vectors, queries: Vectors) -> None:
     index = build_dense_index(vectors, FACTORY, queries[::2])
     short: Any = faiss.downcast_index(index.refine_index)
     short.remove_ids(np.arange(5))
     with raises(BundleError, naming="6000"):
         DenseIndex(index)
-
-
-def test_the_same_input_gives_the_same_bytes(path: Path, tmp_path: Path, vectors: Vectors, queries: Vectors) -> None:
-    write_dense_index(build_dense_index(vectors, FACTORY, queries[::2]), tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == path.read_bytes()
 
 
 def test_codes_are_as_many_as_the_scores_need(vectors: Vectors, queries: Vectors) -> None:

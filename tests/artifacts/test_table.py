@@ -24,14 +24,14 @@ def rows_of(count: int = 300, dimension: int = 24, seed: int = 1) -> npt.NDArray
     return np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 2e-3), ("int8", 2e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 2e-3), ("int8", 3e-2)])
 def test_rows_come_back(tmp_path: Path, dtype: TableDtype, tolerance: float) -> None:
-    rows = rows_of()
+    rows = rows_of(count=8192 * 2 + 5, dimension=3)  # more than two chunks
     write_table(tmp_path / "t.npy", rows, dtype)
     table = TokenTable.open(tmp_path / "t.npy")
     assert (table.shape, table.dtype) == (rows.shape, dtype)
     assert len(list(tmp_path.iterdir())) == (2 if dtype == "int8" else 1)
-    ids = np.array([0, 299, 5, 5], dtype=np.int32)
+    ids = np.append(np.arange(len(rows)), [5, 5]).astype(np.int32)
     found = table.rows(ids)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, rows[ids], atol=tolerance)
@@ -55,14 +55,6 @@ def test_int8_is_off_by_at_most_half_a_scale(
     slack = 1 + 1e-4  # the division by the scale is rounded to float32 before it is rounded to an integer
     assert (np.abs(found - rows) <= scales[:, None] / 2 * slack).all()
     assert (scales >= TINY).all()
-
-
-def test_a_table_larger_than_a_chunk_is_written_whole(tmp_path: Path) -> None:
-    rows = rows_of(count=8192 * 2 + 5, dimension=3)
-    for dtype in DTYPES:
-        write_table(tmp_path / f"{dtype}.npy", rows, dtype)
-        found = TokenTable.open(tmp_path / f"{dtype}.npy").rows(np.arange(len(rows)))
-        np.testing.assert_allclose(found, rows, atol=3e-2)
 
 
 def test_opening_maps_the_file_and_loads_only_what_is_looked_up(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.training.recipe import TrainRecipe
-from lightretriever.service import schemas
 from lightretriever.service.cli import COMMANDS
 from research.pages import reference
 from tests.docs.pages import PAGES, ROOT, anchors, blocks, links, page_name
@@ -125,15 +124,3 @@ def test_every_command_and_every_option_has_a_help() -> None:
         texts |= {name: command.help}
         texts |= {f"{name} {parameter.name}": getattr(parameter, "help", None) for parameter in command.params}
     assert [name for name, text in texts.items() if not text] == []
-
-
-def test_every_model_of_the_api_is_on_the_page() -> None:
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    for name, model in vars(schemas).items():
-        if not (isinstance(model, type) and issubclass(model, schemas.Model)) or model is schemas.Model:
-            continue
-        section = text.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
-        assert section, name
-        fields = [field.alias or key for key, field in model.model_fields.items()]
-        listed = re.findall(r"(?:^- |^|, )`(\w+)`(?::| )", section, flags=re.MULTILINE)
-        assert [field for field in listed if field in fields] == fields, name
