@@ -1,8 +1,10 @@
 """Lines in a log while a stage works."""
 
+import sys
+
 import pytest
 
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.progress import ProgressBar, tracked
 from lightretriever.artifacts.summary import duration
 
 
@@ -25,6 +27,14 @@ def test_a_log_has_a_line_every_while_and_one_at_the_end(
         progress.advance(388)
         capsys.readouterr()
     assert capsys.readouterr().err.startswith("encode: 1,000/1,000 documents, ")
+
+
+def test_on_a_terminal_one_line_changes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("lightretriever.artifacts.progress._LIVE_EVERY_S", 0.0)
+    assert list(tracked("ab", "encode", total=2, unit="documents")) == ["a", "b"]
+    lines = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert [line.partition(" ")[2].partition(" ")[0] for line in lines] == ["1/2", "2/2", "2/2"]
 
 
 def test_a_stage_that_fails_has_no_last_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,11 @@
 
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
 from lightretriever.service.cgroup import memory_bytes, processors
 from lightretriever.service.execution.executor import Executor
-from lightretriever.service.http.json import json_response, parse
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
@@ -99,45 +97,6 @@ def test_both_legs_are_late_when_there_is_no_time(tiny_bundle: Bundle) -> None:
     executor.close()
 
 
-OURS = ("lightretriever.artifacts.", "lightretriever.service.")
-
-
-class Calls(NamedTuple):
-    """Calls by function, as MODULE:NAME, and how many of them go into Java."""
-
-    functions: Counter[str]
-    java: int
-
-    @property
-    def modules(self) -> set[str]:
-        """The modules whose functions were called."""
-        return {name.partition(":")[0] for name in self.functions}
-
-
-def count_calls(engine: SearchEngine, body: bytes) -> Calls:
-    """Count the calls of one search, from the bytes of the request to those of the answer. The engine must be warm."""
-    functions: Counter[str] = Counter()
-    java_call = jvm.java_call.__code__
-    java = 0
-
-    def look(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal java
-        module = frame.f_globals.get("__name__", "")
-        if event == "call" and module.startswith(OURS) and frame.f_code.co_filename != "<string>":
-            functions[f"{module.removeprefix('lightretriever.')}:{frame.f_code.co_qualname}"] += 1
-            java += frame.f_code is java_call
-
-    sys.setprofile(look)
-    try:
-        json_response(engine.answer(parse(body, SearchRequest)))
-    finally:
-        sys.setprofile(None)
-    return Calls(functions, java)
-
-
-PLAIN = b'{"query": "play music from the terminal"}'
-
-
 @pytest.mark.parametrize(
     ("kind", "dense", "crossings"),
     [("words", True, 2), ("tokens", True, 2), ("words", False, 3), ("tokens", False, 2)],
@@ -146,16 +105,19 @@ def test_a_search_crosses_into_java_for_its_hits_and_for_the_documents(
     bundle_of: BundleOf, kind: VocabularyKind, dense: bool, crossings: int
 ) -> None:
     """Words are split, and the candidates' impacts read, on the way of a search of both legs."""
+    calls = 0
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code is jvm.java_call.__code__
+
     with SearchEngine.open(bundle_of(kind, dense), SETTINGS) as engine:
-        assert count_calls(engine, PLAIN).java == crossings
-
-
-def test_a_plain_search_is_a_short_line(engine: SearchEngine) -> None:
-    """Without the comprehensions, which Python 3.11 counts as calls; see docs/lab/results.md for the bounds."""
-    calls = count_calls(engine, PLAIN)
-    comprehensions = sum(count for name, count in calls.functions.items() if name.endswith("comp>"))
-    assert calls.functions.total() - comprehensions <= 135
-    assert len(calls.modules) <= 25
+        sys.setprofile(look)
+        try:
+            engine.answer(SearchRequest(query="play music from the terminal"))
+        finally:
+            sys.setprofile(None)
+    assert calls == crossings
 
 
 @pytest.mark.usefixtures("handed_over")

@@ -2,7 +2,9 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import ConflictError, UnencodedError
 from lightretriever.artifacts.live.documents import Change, Written, read_fields
-from lightretriever.service.client import SearchClient
+from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import DeadlineError, DocumentNotFoundError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
@@ -22,11 +24,11 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.live import get_document
 from lightretriever.service.settings import Settings
 from tests.service.live import live
-from tests.support.cluster import proxied, served_by
+from tests.support.cluster import connected, own_cluster, proxied, served_by
 from tests.support.keys import keys_file
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
-from tests.support.written import ENTRIES, NEW, VECTOR, ask, changeable, found, impacts_of
+from tests.support.written import ENTRIES, NEW, VECTOR, ask, changeable, found, impacts_of, opened
 
 NAME = f"documents-{os.getpid()}"
 
@@ -51,12 +53,11 @@ def test_a_read_that_is_late_speaks_of_no_write(engine: SearchEngine) -> None:
         get_document(engine, "doc-1", StageClock(perf_counter() - 1e6))
 
 
-def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: SearchEngine, cluster: Cluster) -> None:
-    """After a merge of the index's segments, too."""
+def test_vector_and_impacts_outlive_a_merge(client: SearchClient, engine: SearchEngine, cluster: Cluster) -> None:
     live = engine.parts.backends.live
     assert isinstance(live, LiveIndex)
     until = perf_counter() + 1e6
-    before, terms, document = live.get("music", until), engine.terms("music"), client.document("music")
+    before, document = live.get("music", until), client.document("music")
     client.put_document("music", {**document.fields, "year": 1999}, wait=True)
     cluster.client.indices.flush(index=NAME)
     cluster.client.indices.forcemerge(index=NAME, params={"max_num_segments": 1})
@@ -65,11 +66,7 @@ def test_other_fields_keep_vector_and_impacts(client: SearchClient, engine: Sear
     assert after is not None
     same = ("ordinal", "vector", "impacts")
     assert [after.source[name] for name in same] == [before.source[name] for name in same]
-    vector = np.roll(VECTOR, 1) * np.arange(1, 17)
-    client.put_document("music", document.fields, vector=vector.tolist(), wait=True)
-    now = engine.parts.backends.vectors(np.array([before.source["ordinal"]]))[0]
-    assert now == pytest.approx(vector / np.linalg.norm(vector), abs=1e-6)
-    assert engine.terms("music") == terms
+    client.put_document("music", document.fields, wait=True)
 
 
 def test_changes_of_one_call_are_made_in_their_order(engine: SearchEngine, bundle: Bundle) -> None:
@@ -128,3 +125,34 @@ def test_a_bundle_on_this_machine_does_not_change(tiny_bundle: Bundle, settings:
             answer = ask(method, f"{url}/documents/music", json={"fields": NEW})
             assert (answer.status_code, answer.json()["kind"]) == (409, "immutable")
             assert "build a new bundle" in answer.json()["detail"]
+
+
+@pytest.mark.slow
+def test_versions_never_come_again_after_a_restore(bundle: Bundle, tmp_path: Path) -> None:
+    encoded: dict[str, Any] = {"vector": VECTOR, "impacts": {"300": 5}}
+    with own_cluster(1) as nodes, connected(nodes.urls[0]) as cluster:
+        client, where = cluster.client, {"repository": "here", "snapshot": "one"}
+        client.snapshot.create_repository(
+            repository="here", body={"type": "fs", "settings": {"location": nodes.keep_snapshots()}}
+        )
+        index = push(bundle, cluster, "restored", replicas=0, skipped=int, written=int).facts["index"]
+        settings = served_by(cluster, "restored", api_keys_file=keys_file(tmp_path, *ENTRIES))
+        with opened(bundle, settings) as service:
+            first = service.put_document("d", NEW, **encoded)
+            client.snapshot.create(**where, body={"indices": index}, params={"wait_for_completion": "true"})
+            known = [first.version, service.put_document("d", {**NEW, "year": 2}, **encoded).version]
+            for removed in (True, True, False, False, True):  # the same snapshot, beside a service that goes on
+                if removed:
+                    client.indices.delete(index=index)
+                else:
+                    client.indices.close(index=index)
+                client.snapshot.restore(**where, body={"indices": index}, params={"wait_for_completion": "true"})
+                assert service.document("d").fields["year"] == NEW["year"]
+                new = service.put_document("d", {**NEW, "year": 2}, **encoded).version  # the same change
+                assert new not in known
+                for version in known:
+                    with pytest.raises(AnswerError) as error:
+                        service.put_document("d", {**NEW, "year": 4}, version=version)
+                    assert (error.value.status, error.value.kind) == (412, "version_conflict")
+                assert service.document("d").version == new
+                known.append(new)

@@ -1,23 +1,29 @@
 """`lightretriever upsert` and `delete` beside a bundle, and a service that encodes, with the tiny model of a recipe."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
 
-from lightretriever.artifacts.errors import CorpusError, JournalError, RecipeError
-from lightretriever.service.client import SearchClient
+from lightretriever.artifacts.errors import CorpusError, JournalError, RecipeError, ResumeError
+from lightretriever.service.client import AnswerError, SearchClient
+from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
+from lightretriever.service.search.parts import ENCODE_DOCUMENT
+from lightretriever.service.settings import Settings, load_settings
 from tests.pipeline.test_growing import COUNT, NEW
 from tests.service.live import live
 from tests.support.commands import run, summary_of
 from tests.support.keys import keys_file
 from tests.support.upserted import Upserted, counts
 from tests.support.wordings import raises
-from tests.support.written import ENTRIES, KEY, ask
+from tests.support.written import ENTRIES, KEY, ask, opened
+
+PLAIN = {name: NEW[name] for name in ("title", "text")}
 
 
 class Place(Upserted):
@@ -31,15 +37,26 @@ class Place(Upserted):
         return counts(summary_of("upsert", self.corpus, "--recipe", self.recipe, "--live", self.live))
 
 
-def test_a_service_with_a_model_encodes_fields_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("expand"), "expand")
+
+
+@pytest.fixture
+def settings(place: Place, tmp_path: Path) -> Settings:
+    """Those of a service that encodes, with a journal of its own."""
+    keys, live = keys_file(tmp_path, *ENTRIES), tmp_path / "live"
+    return Settings(live=live, recipe=place.recipe, api_keys_file=keys, deadline_ms=60_000, warm_up_queries=1)
+
+
+def test_a_service_with_a_model_encodes_fields_alone(place: Place, settings: Settings) -> None:
     """One document or many, to what `upsert` gives."""
-    place = Place(tmp_path, "expand")
-    keys = keys_file(tmp_path, *ENTRIES)
-    settings = Settings(live=place.live, recipe=place.recipe, api_keys_file=keys, deadline_ms=60_000, warm_up_queries=1)
-    plain, known = {name: NEW[name] for name in ("title", "text")}, place.lines()[7]
+    settings, plain = settings.model_copy(update={"live": place.live}), PLAIN
+    known = place.lines()[7]
     with SearchEngine.open(place.bundle, settings) as engine, live(create_app(engine)) as url:
         client = SearchClient(url, api_key=KEY, timeout_s=60)
         with client:
+            assert client.info().document_model is not None
             written = client.put_document("new", plain)
             assert (written.result, written.encoded) == ("created", True)
             assert not client.put_document("new", {**client.document("new").fields}).encoded
@@ -88,6 +105,69 @@ def test_a_service_with_a_model_encodes_fields_alone(tmp_path: Path) -> None:
     assert all(abs(common.get(one.term, one.impact) - one.impact) <= 1 for one in same.terms)
     with raises(RecipeError):
         run("delete", place.ids("new\n"))
+
+
+def test_documents_wait_for_the_model_within_bounds_and_searches_do_not(
+    place: Place, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "encode_timeout_s", 0.5)
+    own = settings.model_copy(update={"deadline_ms": 3_000, "search_threads": 2})
+    with SearchEngine.open(place.bundle, own) as engine, live(create_app(engine)) as url:
+        engine.warm_up()
+        ended = threading.Event()
+        call = engine.submit(ended.wait, ENCODE_DOCUMENT)  # another document
+        late = list[AnswerError]()
+
+        def put(number: int) -> None:
+            with SearchClient(url, api_key=KEY, timeout_s=60, attempts=1) as one, pytest.raises(AnswerError) as error:
+                one.put_document(f"late-{number}", PLAIN)
+            late.append(error.value)
+
+        threads = ThreadPoolExecutor(4)
+        try:
+            putting = threads.map(put, range(4))
+            with SearchClient(url, api_key=KEY, timeout_s=60, attempts=1) as searching:
+                assert searching.search("music", k=3).hits
+                list(putting)
+                assert searching.ready()
+                assert len(late) == 4
+                assert {one.kind for one in late} <= {"deadline_exceeded", "not_ready"}
+                with raises(AnswerError):
+                    searching.put_document("refused", PLAIN)
+        finally:
+            ended.set()
+            call.future.result()
+            threads.shutdown()
+        with SearchClient(url, api_key=KEY, timeout_s=60) as again:
+            assert again.put_document("in time", PLAIN).encoded
+            again.delete_document("in time", wait=True)
+            for number in range(4):
+                with raises(AnswerError):
+                    again.document(f"late-{number}")
+
+
+def test_a_service_without_a_model_says_what_is_missing(place: Place, settings: Settings) -> None:
+    own = settings.model_copy(update={"recipe": None})
+    with opened(place.bundle, own) as client:
+        assert client.info().document_model is None
+        with pytest.raises(AnswerError) as error:
+            client.put_document("new", PLAIN)
+    assert (error.value.status, error.value.kind) == (422, "invalid_request")
+    for part in ("vector: is missing", "the document is new", "`lightretriever upsert`", "the setting `recipe`"):
+        assert part in str(error.value)
+
+
+def test_a_recipe_that_can_not_be_used_ends_the_start(place: Place, settings: Settings) -> None:
+    with raises(SettingsError, naming="recipe.yaml"):
+        load_settings(arguments={"recipe": place.recipe})
+    backbone = place.recipe.with_name("work") / "backbone.json"
+    begun = backbone.read_text()
+    backbone.write_text(begun.replace('"fingerprint": "', '"fingerprint": "other '))
+    try:
+        with raises(ResumeError, naming="backbone.json"):
+            SearchEngine.open(place.bundle, settings)
+    finally:
+        backbone.write_text(begun)
 
 
 def test_commands_follow_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

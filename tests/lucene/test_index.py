@@ -1,7 +1,6 @@
 """What is written comes back: order, ids, documents; and what must not be written is refused without a trace."""
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from tests.lucene.support import Collection, named_query, rows
 from tests.support.disk import full_disk
-from tests.support.tampering import flip_bit
 from tests.support.wordings import raises
 
 Array = npt.NDArray[Any]
@@ -157,18 +155,6 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     with full_disk(300_000), raises(JavaError):
         write()
     assert not (tmp_path / "full").exists()
-
-
-@pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 1.0])
-def test_a_flipped_bit_is_found_in_every_file(written: Path, tmp_path: Path, place: float) -> None:
-    for name in sorted(path.name for path in written.iterdir()):
-        copy = Path(shutil.copytree(written, tmp_path / f"damaged-{name}"))
-        flip_bit(copy / name, place)
-        with (
-            pytest.raises((BundleError, JavaError), match=rf"(?s){name}.*(Restore|build)"),
-            ImpactIndex.open(copy) as index,
-        ):
-            index.check()
 
 
 def test_a_missing_index_is_not_made(tmp_path: Path) -> None:

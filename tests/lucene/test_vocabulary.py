@@ -1,5 +1,6 @@
 """What a term of each vocabulary is: the terms of a text, their places, and texts that are none."""
 
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -10,13 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.vocabulary import Language, Place, Vocabulary, VocabularyKind, term_problem
+from lightretriever.artifacts.sparse.vocabulary import (
+    Language,
+    Place,
+    Vocabulary,
+    VocabularyKind,
+    term_problem,
+    words_of,
+)
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.tiny import tiny_documents, train_tokenizer
 
-TEXT = "🎵🎵 The wi-fi of 日本語, naïve 𝒳-ray running🦊foxes"
 TEXTS = st.lists(
     st.sampled_from(
         ["the", "Wi-Fi", "c++", "🎵", "日本語", "ภาษาไทย", "Größe", "𝒳", "don't", "٣", "\u200d", " ", "-", "."]
@@ -62,41 +70,6 @@ def test_places_of_tokens_are_characters(few: TextTokenizer) -> None:
     found = Vocabulary(few, None).places_of([text, "", "wi"])
     assert found == [[Place("1", 2, 4), Place("2", 7, 9), Place("3", 11, 14)], [], [Place("1", 0, 2)]]
     assert [text[start:end] for _, start, end in found[0]] == ["Wi", "fi", "fox"]
-
-
-def test_places_of_words_are_characters() -> None:
-    (found,) = Vocabulary(None, "english").places_of([TEXT])
-    place = dict.fromkeys([term for term, *_ in found], (0, 0)) | {term: tuple(span) for term, *span in found}
-    assert [TEXT[slice(*place[term])] for term in ("wi", "fi", "naïv", "x", "rai", "run", "🦊", "fox", "日", "語")] == [
-        *("wi", "fi", "naïve", "𝒳", "ray", "running", "🦊", "foxes", "日", "語")
-    ]
-    assert [one[1:] for one in found if one.term == "🎵"] == [(0, 1), (1, 2)]
-    assert "the" not in place
-
-
-def test_places_of_joined_words_are_inside_the_name() -> None:
-    """Empty, or some of its signs."""
-    texts = ["🎵 use Wi-Fi now", "🎵 C++ code", "🎵 C# code", "🎵 (.NET) code"]
-    words = Vocabulary(None, "standard")
-    for text, term, name in zip(
-        texts, ("wifi", "cplusplus", "csharp", "dotnet"), ("Wi-Fi", "C++", "C#", ".NET"), strict=True
-    ):
-        (start, end), *more = [(start, end) for found, start, end in words.places_of([text])[0] if found == term]
-        assert not more
-        first = text.index(name)
-        assert first <= start <= end <= first + len(name)
-    assert Place("wifi", 8, 8) in words.places_of(texts[:1])[0]
-
-
-def test_places_of_pairs_end_with_the_second_sign() -> None:
-    texts = ["𠀀𠀁𠀂 日本語", "ภาษาไทย", "エンジン"]
-    chinese, thai, kana = Vocabulary(None, "english").places_of(texts)
-    pairs = {term: end for term, _, end in chinese if len(term) == 2}
-    assert pairs == {"𠀀𠀁": 2, "𠀁𠀂": 3, "日本": 6, "本語": 7}
-    for run, length in ((thai, 7), (kana, 4)):
-        whole, *others = sorted(((start, end) for _, start, end in run), key=lambda place: place[0] - place[1])
-        assert whole == (0, length)
-        assert {end - start for start, end in others} == {2}
 
 
 @settings(max_examples=50)
@@ -148,3 +121,75 @@ def test_an_index_keeps_terms_of_any_text(tmp_path: Path) -> None:
             assert (ordinals.tolist(), scores.tolist()) == ([place], [place + 1.0])
         assert index.impacts(names, np.arange(count)).tolist() == np.diag(np.arange(1, count + 1)).tolist()
         assert index.rows(0, count) == [{name: impact} for impact, name in enumerate(names, start=1)]
+
+
+def test_a_hyphen_makes_no_difference(tmp_path: Path) -> None:
+    texts = {
+        "wi-fi": "A driver for Wi-Fi cards",
+        "wifi": "A driver for WiFi cards",
+        "wi": "A driver for cards by Wi and Sons",
+        "utf-8": "Texts in UTF\u20118",
+        "utf8": "Texts in utf8",
+        "router": "A router: wi-fi-router",
+        "date": "Seen 2021-05-03",
+        "ascii-art": f"ascii-art and {'a' * 21}-b",
+        "bare": "- -- -x y- z",
+    }
+    build_word_index(tmp_path / "words", list(texts), list(texts.values()))
+    with WordIndex.open(tmp_path / "words") as words:
+        assert [name for name, _ in words.search("wi-fi", 10)][:2] == ["wi-fi", "router"]
+        assert {name for name, _ in words.search("wi-fi", 10)} == {"wi-fi", "wifi", "router", "wi"}
+        assert {name for name, _ in words.search("wifi", 10)} == {"wi-fi", "wifi", "router"}
+        assert {name for name, _ in words.search("UTF8", 10)} == {"utf-8", "utf8"}
+        assert {name for name, _ in words.search("utf‐8", 10)} == {"utf-8", "utf8"}
+        assert next(name for name, _ in words.search("fi-router", 10)) == "router"
+        assert words.search("202105 2021053 aaaaaaaaaaaaaaaaaaaaab xy", 10) == []
+        assert [name for name, _ in words.search("05", 10)] == ["date"]
+
+
+@pytest.mark.parametrize(
+    ("looks", "same"),
+    [
+        ("Don\u2019t buy O\u2019Reilly\u2019s rock \u2018n\u2019 roll", "Don't buy O'Reilly's rock 'n' roll"),
+        ("cafe\u0301 cre\u0300me", "caf\u00e9 cr\u00e8me"),
+        ("co\u00adoperate pine\u200bapple \ufeffhidden \u202bعربي\u202c", "cooperate pineapple hidden عربي"),
+        ("of\ufb01ce di\ufb03cult", "office difficult"),
+        ("\uff37\uff41\uff4c\uff52\uff55\uff53 \uff21\uff22\uff11 \uff43\uff0b\uff0b", "Walrus AB1 c++"),
+        ("\uff76\uff9e \u1112\u1161\u11ab \U0001d400bc", "ガ 한 Abc"),
+        ("Auf\u200clage kne\u200d\u200ce pine\u200b\u200bapple cafe\u0301\u200bs", "Auflage knee pineapple caf\u00e9s"),
+        ("f\u2061unc\u034ftion a\ufe00b\ufe0f", "function ab"),
+        ("\u845b\U000e0100\u98fe", "\u845b\u98fe"),
+        ("hot\u00a0water wi\u2011fi 10\u00b2", "hot water wi-fi 102"),
+    ],
+)
+def test_spellings_that_look_equal_are_one(looks: str, same: str) -> None:
+    vocabulary = Vocabulary(None, "english")
+    found, expected = words_of([looks, same])
+    assert found == expected
+    places, plain = vocabulary.places_of([looks, same])
+    marked = [looks[place.start : place.end] for place in places]
+    assert [words_of([text])[0][:1] for text in marked if text] == [
+        words_of([same[place.start : place.end]])[0][:1] for place in plain if place.end > place.start
+    ]
+
+
+def test_signs_that_part_words_still_do() -> None:
+    """A zero-width space ends a word of Khmer, and a joiner belongs to one of Persian."""
+    apart, spaced = words_of(["ខ្មែរ\u200bភាសា", "ខ្មែរ ភាសា"], "standard")
+    assert apart == spaced
+    joiner, none = words_of(["\u0645\u06cc\u200c\u062e\u0648\u0627", "\u0645\u06cc\u062e\u0648\u0627"], "standard")
+    assert joiner != none
+    emoji, text = words_of(["\u263a\ufe0f", "\u263a"], "standard")  # the selector makes an emoji of the sign
+    assert emoji != text
+
+
+SIGNS = st.sampled_from("aE \u0301\u0323\ufb03\uff21\u00ad\u2019éｶﾞ\u1112\u1161\u11ab日\U0001d400㎏½")
+
+
+@given(st.lists(SIGNS, max_size=30).map("".join))
+def test_the_words_are_those_of_the_normal_form_and_have_places_in_the_text(text: str) -> None:
+    normal = unicodedata.normalize("NFKC", text.replace("\u00ad", "").replace("\u2019", "'"))
+    assert words_of([text], "standard") == words_of([normal], "standard")
+    (places,) = Vocabulary(None, "standard").places_of([text])
+    assert all(0 <= place.start <= place.end <= len(text) for place in places)
+    assert [place.start for place in places] == sorted(place.start for place in places)

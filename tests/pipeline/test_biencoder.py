@@ -27,14 +27,6 @@ from tests.support.wordings import raises
 TEXTS = [document.full_text for document in tiny_documents(30)]
 
 
-def test_vectors_are_those_of_sentence_transformers(encoder: BiEncoder, encoder_folder: Path) -> None:
-    expected = SentenceTransformer(str(encoder_folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
-    for vectors in (encoder.encode_documents(TEXTS).dense, encoder.encode_queries(TEXTS).dense):
-        assert (vectors.shape, vectors.dtype.name) == ((len(TEXTS), encoder.hidden_size), "float32")
-        np.testing.assert_allclose(vectors, expected, atol=1e-5)
-        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-
-
 def tokenizer_of(kind: str) -> Tokenizer:
     """A tokenizer whose vocabulary splits the word "a": into a space and a letter, or bytes that no merge joins. That
     of "letters" has no words at all."""
@@ -66,6 +58,7 @@ def dense(size: int) -> Dense:
 
 
 ODD: dict[str, dict[str, Any]] = {
+    "plain": {},
     "truncated": {"truncate_dim": 16},
     "truncated behind a layer": {"behind": [dense(24), Normalize()], "truncate_dim": 8},
     "truncated to more than there is": {"truncate_dim": 64},

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoders
@@ -88,44 +87,6 @@ def write_recipe(tmp_path: Path, folder: Path) -> Path:
         index={"factory": "Flat", "table_dtype": "float32"},
         distil={"queries": [str(queries)], **fit},
     )
-
-
-def overlap_with_the_encoder(bundle: Path, encoder: BiEncoder, queries: list[str], k: int = 10) -> float:
-    """The share of the full encoder's first k documents that the service's dense leg finds too."""
-    documents = tiny_documents(COUNT)
-    vectors = encoder.encode_documents([document.full_text for document in documents]).dense
-    shared = 0
-    patient = Settings(deadline_ms=60_000, warm_up_queries=1)
-    with SearchEngine.open(Bundle.open(bundle), patient) as engine:
-        for query, vector in zip(queries, encoder.encode_queries(queries).dense, strict=True):
-            best = {documents[row].id for row in np.argsort(-(vectors @ vector))[:k]}
-            request = SearchRequest.model_validate({"query": query, "k": k, "mode": "dense"})
-            shared += len(best & {hit.id for hit in engine.search(request).hits})
-    return shared / (k * len(queries))
-
-
-@pytest.mark.slow
-def test_a_distilled_bundle_ranks_like_the_full_encoder(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    """From recipe to service, before and after training; queries that are in no training text."""
-    unseen = [f"which {place} {word}" for word in WORDS for place in PLACES]
-    change(recipe, {"distil.epochs": 0})
-    run("build", recipe, "--work", tmp_path / "work0", "--output", tmp_path / "untrained")
-    before = overlap_with_the_encoder(tmp_path / "untrained", encoder, unseen)
-    change(recipe, {"distil.epochs": 60})
-    output = run("build", "--until", "table", recipe)
-    assert "agreement with the encoder by epoch" in output
-    run(*only("index"), recipe)
-    assert verify_bundle(tmp_path / "bundle") == []
-    after = overlap_with_the_encoder(tmp_path / "bundle", encoder, unseen)
-    assert after > before + 0.1
-    assert after > 0.5
-
-
-def test_the_documents_alone_teach_something(recipe: Path, tmp_path: Path) -> None:
-    change(recipe, {"distil.queries": [], "distil.sentences": False, "distil.epochs": 30})
-    run("build", "--until", "table", recipe)
-    epochs = json.loads((tmp_path / "work" / "tables" / "search" / "training.json").read_text())["epochs"]
-    assert max(epoch["cosine"] for epoch in epochs) > epochs[0]["cosine"] + 0.1
 
 
 def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
@@ -435,17 +396,6 @@ class StoppedEncoder(BiEncoder):
         if len(self.read) >= self.most:
             raise Stopped(signal.SIGINT)
         self.read.extend(texts)
-
-
-def test_what_the_teacher_has_read_when_it_is_stopped_is_kept(encoder: BiEncoder, tmp_path: Path) -> None:
-    texts = [f"{text} {number}" for number in range(5) for text in QUERIES]
-    with pytest.raises(Stopped):
-        teacher_vectors(StoppedEncoder(**vars(encoder), most=70), texts, "", tmp_path / "teacher", alone=True)
-    again = StoppedEncoder(**vars(encoder))
-    found = teacher_vectors(again, texts, "", tmp_path / "teacher", alone=True)
-    assert len(again.read) <= len(texts) - 64
-    np.testing.assert_array_equal(found, teacher_vectors(encoder, texts, "", tmp_path / "fresh", alone=True))
-    assert files(tmp_path / "teacher") == files(tmp_path / "fresh")  # what a stop left is gone
 
 
 def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:

@@ -15,6 +15,7 @@ from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
 from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset
@@ -166,19 +167,12 @@ def test_hits_are_reranked_by_query_likelihood(built: Path, model_folder: Path, 
     backbone = load(model_folder)
     texts = {document.id.replace(" ", "%20"): document.full_text for document in tiny_documents(60)}
     hybrid, ranked = (runs_in(tmp_path / "out", system) for system in ("hybrid", "hybrid-likelihood"))
+    reading = Reading("", "")
     for name, query in QUERIES.items():
         assert set(ranked[name]) == set(hybrid[name])
-        ids, scores = backbone.tokenizer.encode(query).tolist(), {}
-        for document in hybrid[name]:
-            read = backbone.frame(backbone.tokenizer.encode(texts[document]).tolist()[:510])
-            sequence, end = torch.tensor([[*read, *ids]]), len(read) - 1
-            seen = torch.tril(torch.ones(len(sequence[0]), len(sequence[0]), dtype=torch.bool))
-            seen[end + 1 :, :end] = False
-            mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-            with torch.inference_mode():
-                logits = backbone.model(input_ids=sequence, attention_mask=mask[None, None]).logits[0]
-            logs = logits[:, : backbone.embedded].log_softmax(dim=1)
-            scores[document] = float(sum(logs[end + place, token] for place, token in enumerate(ids)))
-        in_order = [scores[document] for document in ranked[name]]
+        ids = backbone.tokenizer.encode(query).tolist()
+        read = reading.document_ids(backbone, [texts[document] for document in ranked[name]], 512)
+        with torch.inference_mode():
+            in_order = log_likelihoods(backbone, reading, read, [ids] * len(read), 256).tolist()
         assert in_order == pytest.approx(sorted(in_order, reverse=True), rel=1e-4)
         assert ranked[name] != hybrid[name]

@@ -1,11 +1,8 @@
 import json
-from copy import deepcopy
 from pathlib import Path
 
 import gguf
 import numpy as np
-import torch
-from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer
 
 from tests.support.models import SHAPE, load
@@ -73,16 +70,4 @@ def test_a_gguf_file_is_read_bit_by_bit(model_folder: Path, tmp_path: Path) -> N
     assert backbone.tokenizer.encode("Plays Music").tolist() == expected.ids
     assert backbone.head.shape == (backbone.vocab_size, 32)
     assert backbone.name == "tiny"
-    found = {backbone.fingerprint, load(tmp_path / "tiny.gguf").fingerprint}
-    adapted = get_peft_model(
-        deepcopy(backbone.model), LoraConfig(r=4, target_modules=["v_proj"], init_lora_weights=False)
-    )
-    adapted.save_pretrained(str(tmp_path / "adapter"), save_embedding_layers=False)
-    adapted.merge_and_unload()
-    merged = load(tmp_path / "tiny.gguf", adapter=str(tmp_path / "adapter"))
-    name = "model.layers.0.self_attn.v_proj.weight"
-    ours, theirs = merged.model.get_parameter(name), adapted.get_base_model().get_parameter(name)
-    torch.testing.assert_close(ours, theirs)
-    assert not np.array_equal(ours.numpy(), plain["blk.0.attn_v"])
-    assert len(found) == 1
-    assert merged.fingerprint not in found
+    assert backbone.fingerprint == load(tmp_path / "tiny.gguf").fingerprint

@@ -2,33 +2,32 @@
 fresh build by one process."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from fastapi.testclient import TestClient
 from safetensors.torch import load_file, save_file
 
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.pipeline.encode import encode_corpus
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
-from lightretriever.artifacts.pipeline.encoders import Encoders
+from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.http.app import create_app
-from lightretriever.service.settings import Settings
 from tests.faults.builds import content, files
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import invoke, run, summary_of
-from tests.support.encoded import encoded_rows
+from tests.support.commands import invoke, only, run, summary_of
+from tests.support.encoded import encoded_rows, kept_texts
 from tests.support.models import save_model, write_corpus
 from tests.support.sparse_model import save_sparse_model
 
@@ -116,25 +115,6 @@ def test_a_trial_with_some_documents_costs_nothing_of_all(tmp_path: Path) -> Non
     for folder, vectors in before.items():
         assert encoded_rows(tmp_path / "work" / folder).dense.tobytes() == vectors
         assert len(list((tmp_path / "work" / folder).glob("run-*"))) == 1
-    other = ["--work", tmp_path / "fresh", "--output", tmp_path / "bundle2"]
-    run("build", recipe, "--limit", 20, *other)
-    assert content(tmp_path / "trial") == content(tmp_path / "bundle2")
-
-
-def test_what_is_known_of_a_text_is_taken_and_not_made_again(backbone: Backbone, tmp_path: Path) -> None:
-    """The kept vectors are changed on disk, which shows where they come from."""
-    encoders = Encoders(LanguageModel.of(backbone, SETTINGS), None, SETTINGS)
-    corpus = EncodedCorpus.of(Corpus(write_corpus(tmp_path / "corpus.jsonl", 20)), tmp_path / "encoded")
-    encode_corpus(encoders, corpus, tmp_path / "work")
-    (file,) = (tmp_path / "work").glob("run-*/dense.npy")
-    np.save(file, np.ones_like(np.load(file)))
-    lines = write_corpus(tmp_path / "corpus.jsonl", 23).read_text("utf-8").splitlines()
-    (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in reversed(lines)), encoding="utf-8")
-    corpus = EncodedCorpus.of(Corpus(tmp_path / "corpus.jsonl"), tmp_path / "encoded")
-    made = encode_corpus(encoders, corpus, tmp_path / "work")
-    assert counts(made.facts) == (20, 3, 0)
-    ones = (encoded_rows(tmp_path / "work").dense == 1).all(axis=1)
-    np.testing.assert_array_equal(ones, [False] * 3 + [True] * 20)
 
 
 def test_a_document_alone_has_the_vector_that_it_has_beside_others(any_backbone: Backbone, tmp_path: Path) -> None:
@@ -181,13 +161,86 @@ def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_sett
     refused("fingerprint: ")
 
 
-def test_a_service_that_runs_takes_over_the_new_bundle(built: Path, tmp_path: Path) -> None:
-    settings = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0)
-    with TestClient(create_app(tmp_path / "bundle", settings)) as client:
-        assert client.get("/documents/new").status_code == 404
-        change(tmp_path / "corpus.jsonl")
-        run("build", built, "--overwrite")
-        assert client.portal is not None
-        holder: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
-        assert client.portal.call(holder.reload)
-        assert client.get("/documents/new").json()["fields"]["title"] == NEW["title"]
+STORE_BYTES = 80 * 2**20
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two nodes of one processor each; the second may be removed."""
+    pytest.importorskip("ray", reason="ray is not installed (make slow)")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # else workers starve on a busy machine
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        cluster.second = cluster.add_node(**node)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", ["process", "node"])
+def test_a_cluster_that_loses_a_worker_makes_the_shards_of_one_process(tmp_path: Path, cluster: Any, lost: str) -> None:
+    recipe = write_recipe(tmp_path, "learned")
+    recipes.change(recipe, {"encode.shard_size": 4})
+    whole = summary_of(*only("encode"), recipe, "--work", tmp_path / "whole")
+    command = [sys.executable, "-m", "lightretriever.service.cli", "build", str(recipe), "--ray", cluster.address]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as encode:
+        encoded = tmp_path / "work" / "encode"
+        while not kept_texts(encoded) or not (workers := working()):
+            assert encode.poll() is None
+            sleep(0.01)
+        if lost == "process":
+            os.kill(workers[0], signal.SIGKILL)
+        else:
+            cluster.remove_node(cluster.second, allow_graceful=False)
+        assert kept_texts(encoded) < COUNT
+        out, _ = encode.communicate()
+    assert encode.returncode == 0
+    assert f'"documents": {COUNT}' in out
+    assert files(encoded) == files(tmp_path / "whole" / "encode")
+    assert not list((tmp_path / "work").rglob("*.partial"))
+    assert counts(summary_of(*only("encode"), recipe)) == (whole["documents"], 0, 0)
+
+
+def working() -> list[int]:
+    """The processes that encode a part now."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and (entry / "cmdline").read_bytes().startswith(b"ray::encode"):
+                found.append(int(entry.name))
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_an_error_of_a_task_is_the_commands(tmp_path: Path, cluster: Any) -> None:
+    recipe = write_recipe(tmp_path, "learned")
+    assert counts(summary_of("build", recipe, "--ray", cluster.address))[1] == COUNT
+    recipes.change(recipe, {"encode.top_k": 5})
+    failed = invoke("build", recipe, "--ray", cluster.address).exception
+    assert isinstance(failed, ResumeError)
+    assert "top_k: 20 there, 5 now" in str(failed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ray", "nowhere"], "--ray is 'nowhere', expected auto, HOST:PORT or ray://HOST:PORT."),
+        (["--ray", "127.0.0.1:1"], "--ray is '127.0.0.1:1', where nothing answers"),
+        (["--ray", "auto"], "--ray is 'auto', where no Ray cluster can be used"),
+        (["--ray", "auto", "--from", "table"], "--ray encodes, and ends."),
+    ],
+)
+def test_a_cluster_that_can_not_be_used_gets_one_line(tmp_path: Path, options: list[str], message: str) -> None:
+    pytest.importorskip("ray", reason="ray is not installed (make slow)")
+    failed = invoke("build", write_recipe(tmp_path, "learned"), *options).exception
+    assert isinstance(failed, RecipeError)
+    assert str(failed).startswith(message)
+    assert not (tmp_path / "work").exists()

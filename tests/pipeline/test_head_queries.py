@@ -24,7 +24,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support import recipes
-from tests.support.biencoder import save_biencoder
 from tests.support.commands import only, run
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.wordings import raises
@@ -115,34 +114,10 @@ def test_the_answer_says_who_read_the_query(engines: list[SearchEngine]) -> None
                 assert all((word["dense"] is None) == head for word in words)
             assert client.post("/encode", json={"text": query}).json()["head_query"] is head
         assert "head_query" not in other.post("/search", json={"query": "play music"}).json()
+        words_alone = client.post("/search", json={"query": "play music", "mode": "sparse", "explain": True}).json()
+        assert words_alone["head_query"] is False
         assert client.get("/info").json()["head_queries"] == {"web": 3, "fact": 3}
         assert "head_queries" not in other.get("/info").json()
-
-
-def test_head_queries_of_a_bi_encoder(tmp_path: Path) -> None:
-    recipe = write_recipe(
-        tmp_path,
-        save_biencoder(tmp_path / "model"),
-        tasks={"web": ""},
-        index={"factory": "Flat"},
-        distil={"epochs": 0, "batch_size": 16},
-        head={"queries": str(tmp_path / "queries.log"), "top": 2},
-    )
-    run("build", recipe)
-    assert verify_bundle(tmp_path / "bundle") == []
-    head = Bundle.open(tmp_path / "bundle").head("web")
-    assert head is not None
-    assert len(head) == 2
-    with SearchEngine.open(Bundle.open(tmp_path / "bundle"), Settings(deadline_ms=60_000)) as engine:
-        with TestClient(create_app(engine)) as client:
-            for mode, expected in (("dense", True), ("hybrid", True), ("sparse", False)):
-                told = client.post("/search", json={"query": "play music", "mode": mode, "explain": True}).json()
-                assert told["head_query"] is expected
-        run(*only("index"), recipe, "--output", tmp_path / "same")
-        recipes.change(recipe, without="head")
-        run(*only("index"), recipe, "--output", tmp_path / "without")
-        with SearchEngine.open(Bundle.open(tmp_path / "without"), engine.settings) as without:
-            assert ranked(engine, "play music", "sparse") == ranked(without, "play music", "sparse")
 
 
 def test_verify_and_the_service_find_damage(place: Path, tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -32,8 +29,6 @@ from transformers import (
 )
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
@@ -41,17 +36,10 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.loading import cut_at_longest, positions
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelDtype
-from lightretriever.service.schemas import SearchRequest
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 from tests.support.biencoder import save_biencoder
-from tests.support.commands import run
-from tests.support.models import load, save_model
-from tests.support.recipes import write_recipe
+from tests.support.models import load
 from tests.support.tampering import edit_json
 from tests.support.wordings import raises
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("part", [AutoModelForCausalLM, AutoModel])
@@ -216,29 +204,6 @@ def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, t
     assert identity() != before
 
 
-@pytest.mark.slow
-def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp_path: Path) -> None:
-    """The layout of the hub's cache, without the hub; in a process of its own, which reads the setting at its start."""
-    repository = tmp_path / "cache" / "models--some--Tiny-1.5B"
-    shutil.copytree(model_folder, repository / "snapshots" / "0123abc")
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("0123abc")
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from artifacts.pipeline.model import load_model\n"
-        "from artifacts.pipeline.recipe import ModelRecipe\n"
-        "for path in sys.argv[2:]:\n"
-        "    backbone = load_model(ModelRecipe(path=path, device='cpu'))\n"
-        "    print(backbone.name, backbone.fingerprint)\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path), "some/Tiny-1.5B", str(model_folder)]
-    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
-    (name, first), (_, second) = (line.split() for line in done.stdout.splitlines())
-    assert name == "Tiny-1.5B"
-    assert first == second
-
-
 def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(model_folder, tmp_path / "evil"))
     own = {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.EvilModel"}
@@ -270,36 +235,6 @@ def with_adapter(base: Any, **settings: Any) -> PeftModel:
 def save_adapter(model_folder: Path, folder: Path, part: Any = AutoModelForCausalLM, **settings: Any) -> Path:
     with_adapter(part.from_pretrained(model_folder), **settings).save_pretrained(str(folder))
     return folder
-
-
-LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
-
-def save_release(folder: Path, kind: str, *, causal: bool) -> tuple[Path, Path]:
-    """Base model of the family `kind`, and an adapter directory that brings the tokenizer along."""
-    base = save_model(folder / kind, kind)
-    part, task = (AutoModelForCausalLM, "CAUSAL_LM") if causal else (AutoModel, "FEATURE_EXTRACTION")
-    settings = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.1, "target_modules": LAYERS, "task_type": task}
-    adapter = save_adapter(base, folder / "adapter", part, **settings)
-    AutoTokenizer.from_pretrained(base).save_pretrained(adapter)
-    return base, adapter
-
-
-@pytest.mark.parametrize("causal", [True, False], ids=["causal-lm", "decoder-alone"])
-@pytest.mark.parametrize("kind", ["llama", "qwen2"])
-def test_a_release_becomes_a_bundle_that_answers(kind: str, causal: bool, tmp_path: Path) -> None:
-    base, adapter = save_release(tmp_path, kind, causal=causal)
-    model = {"path": str(base), "adapter": str(adapter), "trained": True}
-    tasks = {"search": "Given a web search query, retrieve relevant passages that answer the query"}
-    run("build", write_recipe(tmp_path, model, documents=20, tasks=tasks, encode={"max_length": 64}))
-    assert verify_bundle(tmp_path / "bundle") == []
-    bundle = Bundle.open(tmp_path / "bundle")
-    assert bundle.manifest.model.adapter == "adapter"
-    assert bundle.manifest.sparse.query_weights == "count"  # releases bring no IDF
-    with SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as engine:
-        hits = engine.search(SearchRequest(query="music player", k=5)).hits
-    assert len(hits) == 5
-    assert all(np.isfinite(hit.score) for hit in hits)
 
 
 SHAPE = {"vocab_size": 400, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}

@@ -78,14 +78,6 @@ def test_a_stage_leaves_whole_tables_and_keeps_them(recipe: Recipe) -> None:
     assert not list(tables["one"].parent.glob("part-*"))
 
 
-def test_another_instruction_needs_another_directory(recipe: Recipe) -> None:
-    encoders = load_recipe_encoders(recipe)
-    run_tables(recipe, encoders)
-    other = recipe.model_copy(update={"tasks": {"one": "Other"}})
-    with raises(ResumeError, naming="plan.json"):
-        run_tables(other, encoders)
-
-
 def test_a_released_table_is_taken_as_it_is(recipe: Recipe, tmp_path: Path) -> None:
     encoders, file = load_recipe_encoders(recipe), tmp_path / "web.emb_bag.pt"
     weight = torch.randn(encoders.dense.tokenizer.vocab_size, encoders.dense.hidden_size).bfloat16()

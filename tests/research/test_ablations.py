@@ -58,28 +58,6 @@ def test_what_is_not_in_a_recipe_is_no_variant_of_it() -> None:
     assert absent == {"no-distillation", "no-filter", "no-likelihood"}
 
 
-def test_the_table_has_means_over_collections_and_seeds(tmp_path: Path) -> None:
-    for name, content in (
-        ("1/base", {"scores": {"a": {"dense": 0.5}, "b": {"dense": 0.25}}, "terms": 1234.4}),
-        ("1/no-kl", {"scores": {"a": {"sparse": 0.125}}}),
-        ("1/no-idf", {"scores": {"a": {"dense": 0.25}, "b": {"dense": 0.125}}, "terms": 10}),
-        ("2/base", {"scores": {"a": {"dense": 0.75}}, "terms": 1236.4}),
-        ("2/no-idf", {"scores": {"a": {"dense": 1.0}}, "terms": 20}),
-    ):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "scores.json").write_text(json.dumps(content))
-    one, two = tmp_path / "1", tmp_path / "2"
-    assert ablations.table([one]) == [
-        ["mean nDCG@10", "dense", "sparse", "hybrid", "terms"],
-        ["base", "0.3750", "", "", "1,234"],
-        ["no-kl", "", "0.1250", "", ""],
-        ["no-idf", "0.1875", "", "", "10"],
-    ]
-    cells = list(zip(*ablations.table([one, two]), strict=True))
-    assert cells[1] == ("dense", "0.5000", "", "0.4583")
-    assert cells[4] == ("terms", "1,235", "", "15")
-
-
 def command(folder: Path, model: Path, *only: str, **changes: Any) -> list[str]:
     recipe = RECIPE | {"stages": [{**STAGE, "learning_rate": 0.01}], **changes}
     places = ["--model", str(model), "--data", str(folder / "data"), "--work", str(folder / "work")]
@@ -110,19 +88,6 @@ def test_variants_are_trained_and_evaluated_once(
     assert {log: log.read_bytes() for log in logs.values()} == before
     again = json.loads((tmp_path / "work" / "query-mlp" / "scores.json").read_text())
     assert again == scores["query-mlp"]
-
-
-@pytest.mark.slow
-def test_seeds_are_evaluated_on_the_recipe_s_development_set(tmp_path: Path) -> None:
-    model = save_toy_model(tmp_path / "model")
-    write_toy_set(tmp_path / "data" / "pairs", "train", 60, seed=1)
-    write_toy_set(tmp_path / "data" / "toy", "dev", 20, seed=2)
-    dev = {"path": "toy", "instruction": "find", "queries": 10, "documents": 20}
-    assert ablations.main([*command(tmp_path, model, "base", dev=dev), "--seeds", "3", "4"]) == 0
-    found = {file.parent.parent.name: json.loads(file.read_text()) for file in tmp_path.glob("work/*/base/scores.json")}
-    assert found.keys() == {"seed-3", "seed-4"}
-    assert all(content["scores"].keys() == {"toy-dev"} for content in found.values())
-    assert found["seed-3"] != found["seed-4"]
 
 
 def test_the_first_layer_alone_reads_whole_queries(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from research.quality import evaluate
 from research.quality.recorded import read_queries_file, read_rows
 from tests.support.judged import write_judged
 from tests.support.models import save_model, write_corpus
-from tests.support.recipes import save
 
 RECIPE = {
     "kind": "language-model",
@@ -59,19 +58,6 @@ def test_one_command_builds_evaluates_and_records(arguments: list[str], tmp_path
     before = [file.stat().st_mtime_ns for file in made]
     assert evaluate.main(command) == 0
     assert [file.stat().st_mtime_ns for file in made] == before
-
-
-def test_one_encoding_serves_bundles_with_and_without_expansion(arguments: list[str], tmp_path: Path) -> None:
-    index = {"factory": "Flat", "vocabulary": "words"}
-    for name, expand in (("words", {}), ("plain", {"expand": False})):
-        recipe = save(tmp_path / f"{name}.yaml", {**RECIPE, "index": index, **expand})
-        assert evaluate.main([str(recipe), *arguments[1:], "--system", name]) == 0
-    found = {row["system"]: row for row in read_rows(tmp_path / "quality.json")}
-    assert set(found) == {"bm25", *(f"{name} {leg}" for name in ("words", "plain") for leg in LEGS)}
-    assert found["words sparse"]["sparse"]["expansion"] == {"terms": 16, "weight": 0.25}
-    assert found["plain sparse"]["sparse"].get("expansion") is None
-    folder = tmp_path / "work" / "toy"
-    assert {path.stem for path in folder.glob("*.yaml")} == {"words", "plain"}
 
 
 def test_a_bundle_of_other_settings_is_not_taken(

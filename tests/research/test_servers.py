@@ -3,7 +3,6 @@
 import json
 import os
 from argparse import Namespace
-from collections import defaultdict
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -120,42 +119,6 @@ def test_vectors_in_int8_are_near_the_encoders(found: dict[str, System]) -> None
     assert cosines.min() > 0.98
 
 
-def fused_bounds(engine: SearchEngine, text: str, constant: float = 60.0) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the lowest and the highest score by reciprocal ranks of every document that a leg proposes: documents that
-    nearly tie in a leg may take each other's places there."""
-    lowest, highest = defaultdict[str, float](float), defaultdict[str, float](float)
-    for mode in ("dense", "sparse"):
-        request = SearchRequest.model_validate({"query": text, "k": 100, "mode": mode})
-        found = {hit.id: hit.score for hit in engine.search(request).hits}
-        for document_id, score in found.items():
-            better = sum(other > score + 2e-3 for other in found.values())
-            equal = sum(abs(other - score) <= 2e-3 for other in found.values())
-            lowest[document_id] += 1 / (constant + better + equal)
-            highest[document_id] += 1 / (constant + better + 1)
-    return lowest, highest
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vocabulary", ["tokens", "words"])
-@pytest.mark.parametrize("name", ["opensearch", "milvus"])
-def test_an_engine_fuses_the_same_rankings(
-    name: str, vocabulary: str, found: dict[str, System], real_bundle: tuple[Path, Path], word_bundle: Bundle
-) -> None:
-    bundle = Bundle.open(real_bundle[0]) if vocabulary == "tokens" else word_bundle
-    work = Path(found["bm25"].command[found["bm25"].command.index("--work") + 1])
-    there = {one.name: one for one in systems(inputs(bundle=bundle.path, work=work)) if one.missing is None}
-    with Server([*needed(name, there).command, "--port", "0"]) as server, SearchEngine.open(bundle, SETTINGS) as engine:
-        for text in ("music player", "text editor with plugins", "terminal"):
-            hits = ask(server.url, {"query": text, "k": 40})["hits"]
-            assert len(hits) == 40
-            lowest, highest = fused_bounds(engine, text)
-            for one in hits:
-                assert lowest[one["id"]] <= one["score"] + 1e-6, one
-                assert one["score"] <= highest[one["id"]] + 1e-6, one
-            left_out = lowest.keys() - {one["id"] for one in hits}
-            assert max((lowest[one] for one in left_out), default=0.0) <= hits[-1]["score"] + 1e-6
-
-
 @pytest.mark.slow
 def test_one_command_compares_in_turns(tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_judged(tmp_path / "set", {"q1": "music player", "q2": "terminal"}, {"q1": {"doc-00000": 1}, "q2": {}})
@@ -184,23 +147,6 @@ def test_the_highest_throughput_is_the_best_median() -> None:
     rows = [("a", 1, 5.0), ("a", 1, 7.0), ("a", 1, 100.0), ("a", 4, 8.0), ("a", 4, 9.0), ("a", 4, 6.0), ("b", 1, 3.0)]
     closed = [{"system": name, "connections": count, "qps": qps} for name, count, qps in rows]
     assert servers.saturated(closed) == {"a": 8.0, "b": 3.0}
-
-
-def test_a_table_leaves_out_percentiles_of_few_answers() -> None:
-    rows = [("a", 99, 1.0, 9.0), ("a", 100, 3.0, 4.0), ("b", 50, 2.0, 5.0)]
-    load = {
-        "systems": [{"name": name, "label": name.upper()} for name in "ab"],
-        "saturated": {"b": 1234.5, "a": 20.0},
-        "memory_mb": {"a": 188.5, "b": 99.0},
-        "ndcg": {"a": 0.7249, "b": 0.5},
-        "open": [
-            {"system": name, "of": 0.5, "answered": count, "p50_ms": p50, "p99_ms": p99}
-            for name, count, p50, p99 in rows
-        ],
-    }
-    assert servers.load_table(load)[2:] == ["| B | 1,234 | 2 | – | 99 | 0.5 |", "| A | 20 | 2 | 4 | 188 | 0.725 |"]
-    with_averages = servers.load_table(load, {"a": 0.6224})[2:]
-    assert with_averages == ["| B | 1,234 | 2 | – | 99 | 0.5 | – |", "| A | 20 | 2 | 4 | 188 | 0.725 | 0.622 |"]
 
 
 def opened(bundle: Bundle, model: Path) -> SearchEngine:

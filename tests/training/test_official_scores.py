@@ -156,7 +156,9 @@ def test_an_official_checkpoint_is_searched_as_its_code_searches(model_folder: P
         dense[name] = hidden[-1] / np.linalg.norm(hidden[-1])
         impacts[name] = np.round(100 * np.log1p(np.maximum(logits[1:-1].max(axis=0), 0)))
     differ = 0
-    with open_searcher(Bundle.open(tmp_path / "bundle")) as searcher:
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert (bundle.manifest.model.adapter, bundle.manifest.sparse.query_weights) == ("adapter", "count")
+    with open_searcher(bundle) as searcher:
         for query in ("music player", "zebra", "Text editor with plugins"):
             plain, spaced = (tokenizer.encode(text.lower(), add_special_tokens=False) for text in (query, f" {query}"))
             differ += plain != spaced

@@ -269,23 +269,6 @@ def test_what_is_no_adapter_is_not_replaced(toy: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "work" / "log.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model": {"path": "MODEL", "adapter": "x"}},
-        {"lora": {"targets": ["nothing"]}},
-        {"lora": {"targets": ["q_proj", "lm_head"]}},
-        {"data": {"sets": [{"path": "PAIRS", "instruction": ""}], "max_document_length": 4096}},
-    ],
-)
-def test_impossible_settings_are_named(toy: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    recipe = recipe_of(toy, tmp_path, **change)
-    recipe["model"]["path"] = str(toy / "model")
-    recipe["data"]["sets"][0]["path"] = str(toy / "pairs")
-    with raises(Exception):
-        train(TrainRecipe.model_validate(recipe))
-
-
 def test_a_development_set_whose_relevant_documents_are_elsewhere_is_refused(toy: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(toy / "dev", tmp_path / "dev")
     (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tnowhere\t1\nq1\td1\t0\n")
