@@ -42,46 +42,33 @@ def data(toy: Path, **more: Any) -> dict[str, Any]:
     return {"sets": [one], "max_document_length": 24, "negatives": NEGATIVES, **more}
 
 
-def stages(scores: Path) -> list[dict[str, Any]]:
-    """Query likelihood, then contrastive training, then distillation on negatives that the model mined itself."""
+@pytest.mark.slow
+def test_all_stages_run_and_slices_of_time_end_with_the_very_same(toy: Path, tmp_path: Path) -> None:
+    """Query likelihood, then contrastive training, then distillation on negatives that the model mined itself, from a
+    teacher that likes documents by their numbers."""
+    scores = "".join(f"q{query}\td{number}\t{number}\n" for query in range(400) for number in range(400))
+    (tmp_path / "pairs.tsv").write_text(scores)
     mined = {"mine": "dense", "negatives": 2, "contrastive": 0.0, "schedule": "cosine", "minimum_rate": 0.1}
-    distillation = {"teachers": [{"scores": str(scores)}], "scale": 10.0, "legs": ["dense", "sparse"]}
-    return [
+    teacher = {"scores": str(tmp_path / "{set}.tsv")}
+    distillation = {"teachers": [teacher], "scale": 10.0, "legs": ["dense", "sparse"]}
+    stages = [
         {"kind": "query_likelihood", "steps": 3, "before": "instruct: find ", "after": " query:", **SMALL},
         {"kind": "contrastive", "steps": 2, "negatives": 1, **SMALL},
         {"kind": "contrastive", "steps": 2, **mined, "distillation": distillation, **SMALL},
     ]
-
-
-@pytest.fixture(scope="module")
-def scores(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scores of a teacher that likes documents by their numbers, for every query and document."""
-    file = tmp_path_factory.mktemp("scores") / "pairs.tsv"
-    file.write_text("".join(f"q{query}\td{number}\t{number}\n" for query in range(400) for number in range(400)))
-    return file.with_name("{set}.tsv")
-
-
-@pytest.fixture(scope="module")
-def whole(toy: Path, scores: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    work = tmp_path_factory.mktemp("whole")
-    assert train(TrainRecipe.model_validate(recipe_of(toy, work, data=data(toy), stages=stages(scores))))
-    return work
-
-
-@pytest.mark.slow
-def test_all_stages_run_and_slices_of_time_end_with_the_very_same(
-    toy: Path, scores: Path, whole: Path, tmp_path: Path
-) -> None:
-    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path, data=data(toy), stages=stages(scores)))
-    while not train(recipe, minutes=0):
+    whole, slices = (tmp_path / name for name in ("whole", "slices"))
+    recipes = [
+        TrainRecipe.model_validate(recipe_of(toy, one, data=data(toy), stages=stages)) for one in (whole, slices)
+    ]
+    assert train(recipes[0])
+    while not train(recipes[1], minutes=0):
         pass
-    assert losses(tmp_path) == losses(whole)
-    torch.testing.assert_close(weights(tmp_path), weights(whole), rtol=0, atol=0)
+    assert losses(slices) == losses(whole)
+    torch.testing.assert_close(weights(slices), weights(whole), rtol=0, atol=0)
     parts = [set(entry) for entry in log_of(whole)]
     assert "query_likelihood" in parts[0]
     assert {"teachers_dense", "teachers_sparse"} <= parts[-1]
-    settings = adapter_settings(str(whole / "adapter"))
-    assert Reading.of(settings) == Reading("instruct: find ", " query:")
+    assert Reading.of(adapter_settings(str(whole / "adapter"))) == Reading("instruct: find ", " query:")
 
 
 @pytest.mark.parametrize("leg", ["dense", "sparse"])
