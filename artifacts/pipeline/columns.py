@@ -8,14 +8,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dtypes import Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.arrays import UNREADABLE
+from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy
 from lightretriever.artifacts.files.atomic_file import writing
 
 DIGEST_BYTES: Final = 16
@@ -82,17 +81,11 @@ def new_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def column(source: Path, name: str) -> npt.NDArray[Any]:
-    """A column of numbers: NAME.npy in a folder, mapped, or the array NAME of a `.npz` file. Raises ResumeError where
-    it is missing or damaged."""
+def column(folder: Path, name: str) -> npt.NDArray[Any]:
+    """A column of numbers, NAME.npy in a folder, mapped. Raises ResumeError where it is missing or damaged."""
     try:
-        if source.suffix != ".npz":
-            mapped: npt.NDArray[Any] = np.load(source / f"{name}.npy", mmap_mode="r")
-            return mapped
-        with source.open("rb") as file, np.load(file) as arrays:
-            array: npt.NDArray[Any] = arrays[name]
-            return array
-    except (*UNREADABLE, KeyError, BadZipFile) as error:
+        return load_npy(folder / f"{name}.npy")
+    except UNREADABLE as error:
         raise ResumeError(
-            f"{source}: {name} can't be read: {error}.", remedy=f"Delete {source}, and run the same command again."
+            f"{folder}: {name} can't be read: {error}.", remedy=f"Delete {folder}, and run the same command again."
         ) from error

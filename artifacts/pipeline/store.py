@@ -1,12 +1,11 @@
 """What the models made of texts (`TextStore`), known by the texts' digests.
 
 WORK/encode/
-    plan.json            the format, and what a text is encoded with
-    run-PLAN-NAME.npz    some texts, as one process encoded them
-    run-PLAN-NAME/       all of them: texts.npy (n, 16) uint8, their digests; dense.npy (n, H) float16; impacts in CSR
-                         form: at.npy (n + 1,) int64, terms.npy (nnz,) int32, impacts.npy (nnz,) uint16; cut.npy (n,)
+    plan.json        the format, and what a text is encoded with
+    run-PLAN-NAME/   some texts, or all: texts.npy (n, 16) uint8, their digests; dense.npy (n, H) float16; impacts in
+                     CSR form: at.npy (n + 1,) int64, terms.npy (nnz,) int32, impacts.npy (nnz,) uint16; cut.npy (n,)
 
-A process writes the texts that are missing to files of its own, so that the machines of a Ray cluster share the work.
+A process writes the texts that are missing to folders of its own, so that the machines of a Ray cluster share the work.
 `join` makes one folder of all, with the bytes of a fresh one.
 """
 
@@ -20,15 +19,16 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.format import open_memmap
 
 from lightretriever.artifacts.dtypes import BoolArray, Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.workdir import check_plan, read_json, writing_atomically
+from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, Digests, column, digest_of, first_rows, new_folder
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, Rows
 
-STORE_FORMAT: Final = 4
+STORE_FORMAT: Final = 5
 
 _BATCH: Final = 65_536
 _AGAIN: Final = "Run `lightretriever build --from encode` with this recipe."
@@ -65,9 +65,11 @@ class TextStore:
 
     def add(self, texts: UInt8Array, rows: ModelRows) -> None:
         """Add texts, given by their digests (n, 16). Raises DiskError."""
-        at, terms, impacts = rows.sparse.terms.at, rows.sparse.terms.values, rows.sparse.impacts
-        with writing_atomically(self.path / f"{self._prefix}{uuid4().hex}.npz") as file:
-            np.savez(file, texts=texts, dense=rows.dense, at=at, terms=terms, impacts=impacts, cut=rows.cut)
+        columns: dict[str, npt.NDArray[Any]] = {"texts": texts, "dense": rows.dense, "cut": rows.cut}
+        columns |= {"at": rows.sparse.terms.at, "terms": rows.sparse.terms.values, "impacts": rows.sparse.impacts}
+        with new_folder(self.path / f"{self._prefix}{uuid4().hex}") as new:
+            for name, array in columns.items():
+                np.save(new / f"{name}.npy", array)
         self._forget()
 
     def counts(self, texts: UInt8Array) -> tuple[int, int]:
@@ -107,7 +109,7 @@ class TextStore:
     @cached_property
     def _whole(self) -> ModelRows:
         """All texts in one folder, mapped. Parts are joined first."""
-        if len(self._sources) != 1 or not self._sources[0].is_dir():
+        if len(self._sources) != 1:
             self._join(self._all_texts(np.empty((0, DIGEST_BYTES), np.uint8)))
         names = ("dense", "at", "terms", "impacts", "cut")
         dense, at, terms, impacts, cut = (column(self._sources[0], name) for name in names)
@@ -121,7 +123,7 @@ class TextStore:
                 self._write(texts, new)
         for other in self.path.iterdir():
             if other.name.startswith("run-") and other != joined:
-                shutil.rmtree(other) if other.is_dir() else other.unlink()
+                shutil.rmtree(other)
         self._forget()
 
     def _write(self, texts: UInt8Array, new: Path) -> None:
@@ -163,7 +165,7 @@ class TextStore:
 
     @cached_property
     def _sources(self) -> list[Path]:
-        return sorted(path for path in self.path.glob(f"{self._prefix}*") if path.suffix in ("", ".npz"))
+        return sorted(path for path in self.path.glob(f"{self._prefix}*") if not path.suffix)
 
     @cached_property
     def _ends(self) -> Int64Array:

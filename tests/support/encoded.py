@@ -14,7 +14,7 @@ def kept_texts(path: Path) -> int:
     count = 0
     for source in path.glob("run-*"):
         try:
-            count += len(column(source, "texts")) if source.suffix in ("", ".npz") else 0
+            count += len(column(source, "texts")) if not source.suffix else 0
         except ResumeError:
             continue  # it was joined with others
     return count
