@@ -1,7 +1,7 @@
 """The tools, and the two ways to serve them: stdio, and streamable HTTP."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from socket import socket
 from typing import Annotated, Any, Final
 
@@ -11,11 +11,20 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field, create_model
+from pydantic import Field, create_model
 
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service.client import AsyncSearchClient, ClientError, calls
-from lightretriever.service.schemas import CollectionList, Document, Info, Matched, Mode, SearchResponse
+from lightretriever.service.schemas import (
+    CollectionList,
+    Document,
+    Info,
+    Matched,
+    Mode,
+    Model,
+    SearchResponse,
+    optional,
+)
 
 _INSTRUCTIONS: Final = (
     "Search of collections of documents. `search` finds documents for a question or for words, and gives a part of "
@@ -41,43 +50,43 @@ SearchMode = Annotated[
 ]
 
 
-class FoundDocument(BaseModel):
+class FoundDocument(Model):
     """A hit, in as few words as a model needs."""
 
     id: str
     score: float
-    matched: Matched | None = Field(default=None, exclude_if=lambda matched: matched is None)
+    matched: Matched | None = optional()
     fields: dict[str, Any] = Field(description="All but the text.")
-    text: str | None = Field(
-        default=None,
-        exclude_if=lambda text: text is None,
-        description="The part of its text that matches best; `document` gives the whole text.",
-    )
+    text: str | None = optional("The part of its text that matches best; `document` gives the whole text.")
 
 
-class FoundDocuments(BaseModel):
+class FoundDocuments(Model):
     """The hits of a search, best first."""
 
     hits: list[FoundDocument]
-    matched: Matched | None = Field(
-        default=None, exclude_if=lambda matched: matched is None, description="How well the best document matches."
-    )
-    degraded: list[str] = Field(
-        default_factory=list, exclude_if=lambda legs: not legs, description="Parts of the service that did not answer."
-    )
+    matched: Matched | None = optional("How well the best document matches.")
+    degraded: list[str] = optional("Parts of the service that did not answer.", default=[])
 
 
 def make_server(client: AsyncSearchClient) -> MCPServer:
     """A server of tools that ask the client's service. Its errors become errors of the tool, for the model to read."""
     version = package_version("lightretriever-search") or "not installed"
-    calls = _Tools(client)
-    tools = [_strict(tool) for tool in (calls.search, calls.document, calls.explain, calls.info, calls.collections)]
+    asking = _Tools(client)
+    tools = [_strict(one) for one in (asking.search, asking.document, asking.explain, asking.info, asking.collections)]
     return MCPServer("lightretriever", version=version, instructions=_INSTRUCTIONS, tools=tools, log_level="WARNING")
 
 
-def _strict(function: Callable[..., Any]) -> Tool:
-    """Make a tool that refuses arguments it does not have. The library's own would ignore them."""
-    tool = Tool.from_function(function, annotations=_READS)
+def _strict(function: Callable[..., Awaitable[Any]]) -> Tool:
+    """Make a tool that refuses arguments it does not have, which the library's own would ignore."""
+
+    @wraps(function)
+    async def ask(*arguments: Any, **named: Any) -> Any:
+        try:
+            return await function(*arguments, **named)
+        except ClientError as error:
+            raise ToolError(str(error)) from error
+
+    tool = Tool.from_function(ask, annotations=_READS)
     model = tool.fn_metadata.arg_model
     tool.fn_metadata.arg_model = arguments = create_model(model.__name__, __base__=(_Strict, model))
     tool.parameters = arguments.model_json_schema(by_alias=True)
@@ -116,9 +125,8 @@ class _Tools:
         collection: CollectionName = None,
     ) -> FoundDocuments:
         """Find documents. Each hit has its id, fields, and the part of its text that matches best."""
-        with _tool_errors():
-            fields = _present(k=5 if k is None else k, offset=offset, filter=filter, mode=mode, snippets=_SNIPPETS)
-            response = await self._client.call(calls.search(query, fields).within(collection))
+        fields = _present(k=5 if k is None else k, offset=offset, filter=filter, mode=mode, snippets=_SNIPPETS)
+        response = await self._client.call(calls.search(query, fields).within(collection))
         hits = [
             FoundDocument(
                 id=hit.id,
@@ -135,8 +143,7 @@ class _Tools:
         self, id: Annotated[str, Field(description="The id of a hit.")], collection: CollectionName = None
     ) -> Document:
         """Return a whole document."""
-        with _tool_errors():
-            return await self._client.call(calls.document(id).within(collection))
+        return await self._client.call(calls.document(id).within(collection))
 
     async def explain(
         self,
@@ -153,36 +160,25 @@ class _Tools:
         async def search(**more: Any) -> SearchResponse:
             return await self._client.call(calls.search(query, fields | more).within(collection))
 
-        with _tool_errors():
-            if document is None:
-                return await search(k=3 if k is None else k, explain=True)
-            limit = (await self._client.call(calls.INFO.within(collection))).limits.candidates
-            ranking = await search(k=limit)
-            for hit in ranking.hits:
-                if hit.id == document:
-                    return await search(k=1, offset=hit.rank - 1, explain=True)
-            await self._client.call(calls.document(document).within(collection))
+        if document is None:
+            return await search(k=3 if k is None else k, explain=True)
+        limit = (await self.info(collection)).limits.candidates
+        ranking = await search(k=limit)
+        for hit in ranking.hits:
+            if hit.id == document:
+                return await search(k=1, offset=hit.rank - 1, explain=True)
+        await self.document(document, collection)
         raise ToolError(f"The document {document!r} is not among the first {len(ranking.hits)} hits of this query.")
 
     async def info(self, collection: CollectionName = None) -> Info:
         """Describe a collection: its size, its fields, those to filter by, and the modes of search."""
-        with _tool_errors():
-            return await self._client.call(calls.INFO.within(collection))
+        return await self._client.call(calls.INFO.within(collection))
 
     async def collections(self) -> CollectionList:
         """List the collections with their numbers of documents."""
-        with _tool_errors():
-            return await self._client.collections()
+        return await self._client.collections()
 
 
 def _present(**fields: Any) -> dict[str, Any]:
     """Return the fields that are not null: models send null for what they leave out."""
     return {name: value for name, value in fields.items() if value is not None}
-
-
-@contextmanager
-def _tool_errors() -> Iterator[None]:
-    try:
-        yield
-    except ClientError as error:
-        raise ToolError(str(error)) from error
