@@ -43,19 +43,10 @@ function show(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-const UNITS = { kb: "kB", mb: "MB", gb: "GB", bytes: "bytes", ms: "ms", s: "s", days: "days", kg: "kg", km: "km", m: "m" };
-
-// A field's name for people, and the unit that it ends in: "installed_kb" is "Installed (kB)".
-function labelled(name) {
-  const words = name.split("_"), unit = words.length > 1 ? UNITS[words.at(-1)] : undefined;
-  const plain = (unit ? words.slice(0, -1) : words).join(" "), own = plain.charAt(0).toUpperCase() + plain.slice(1);
-  return { own, unit, label: unit ? `${own} (${unit})` : own };
-}
-
-// A field with its value: "Installed: 120 kB".
-function named(name, value) {
-  const { own, unit } = labelled(name);
-  return `${own}: ${show(value)}${unit ? ` ${unit}` : ""}`;
+// A field's name for people: "last_change" is "Last change".
+function label(name) {
+  const words = name.replaceAll("_", " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
 // What begins an item of a list, in its own line. In a paragraph, a sign keeps items apart.
@@ -87,9 +78,9 @@ function fill(share, leg) {
 
 // What a person is told when something went wrong, and whether it may go better another time.
 class Trouble extends Error {
-  constructor(message, { errors = [], again = false, locked = false, refused = false } = {}) {
+  constructor(message, { again = false, locked = false, refused = false }) {
     super(message);
-    Object.assign(this, { errors, again, locked, refused });
+    Object.assign(this, { again, locked, refused });
   }
 }
 
@@ -120,7 +111,6 @@ async function call(path, body, signal) {
   if (response.ok && answer) return answer;
   const { status } = response;
   throw new Trouble(answer?.detail || `The service's answer can't be read (status ${status}).`, {
-    errors: answer?.errors,
     again: status === 429 || status >= 500 || response.ok,
     refused: status === 422,
     locked: status === 401 || status === 403,

@@ -1,10 +1,9 @@
 "use strict";
 // Filters by declared fields: values of keyword fields to choose from, with their counts; bounds of numbers and dates.
-const FEW_VALUES = 8, MOST_FACETS = 20;
+const MOST_VALUES = 100, MOST_FACETS = 20;
 const chosen = new Map(), bounds = new Map(); // by field: the values chosen; the bounds { from, to } as typed
-const groups = new Map(), unfolded = new Set(); // by field: its part of the panel; fields of which all values are shown
+const groups = new Map(); // by field: its part of the panel
 let declared = {}; // by field: its kind, as /info says
-let filtersChanged = () => {}; // set by the page: called with true while someone types
 
 function isFiltered() {
   return chosen.size + bounds.size > 0;
@@ -16,7 +15,7 @@ function conditions(without) {
   const ranges = [...bounds].map(([field, { from, to }]) => ({
     field,
     ...(from && { gte: bound(field, from) }),
-    ...(to && { lte: bound(field, to, "T23:59:59.999Z") }),
+    ...(to && { lte: bound(field, to) }),
   }));
   return [...values, ...ranges];
 }
@@ -31,11 +30,9 @@ function filterOf(all) {
   return all.length ? { filter: { and: all } } : {};
 }
 
-// A bound as the service wants it. What is no number is sent as it is: the service says what is wrong with it. A day as
-// the upper bound means all of that day.
-function bound(field, text, endOfDay = "") {
-  if (declared[field] === "date") return /T/.test(text) ? text : text + endOfDay;
-  return text.trim() && Number.isFinite(Number(text)) ? Number(text) : text;
+// A bound as the service wants it. What a link has in place of a number is sent as it is: the service says what is wrong.
+function bound(field, text) {
+  return declared[field] === "date" || isNaN(text) ? text : Number(text);
 }
 
 function facetNames() {
@@ -84,7 +81,7 @@ function buildFilters(fields) {
   const facets = facetNames();
   for (const [field, kind] of Object.entries(fields)) {
     if (kind === "keyword" && !facets.includes(field)) continue;
-    const values = make("div", "values"), inputs = {}, group = make("fieldset", "", make("legend", "", labelled(field).label), values);
+    const values = make("div", "values"), inputs = {}, group = make("fieldset", "", make("legend", "", label(field)), values);
     if (kind !== "keyword") for (const end of ["from", "to"]) inputs[end] = boundInput(values, field, kind, end);
     group.hidden = kind === "keyword"; // until there are values
     groups.set(field, { group, values, inputs, seen: [] });
@@ -94,10 +91,8 @@ function buildFilters(fields) {
 }
 
 function boundInput(place, field, kind, end) {
-  const input = Object.assign(make("input"), { type: kind === "date" ? "date" : "text" });
-  if (kind === "number") Object.assign(input, { inputMode: "decimal", autocomplete: "off", size: 4 });
-  input.addEventListener("input", () => { setBound(field, end, input.value); filtersChanged(true); });
-  input.addEventListener("change", () => filtersChanged(false));
+  const input = Object.assign(make("input"), { type: kind, ...(kind === "number" ? { step: "any" } : { max: "9999-12-31" }) });
+  input.addEventListener("change", () => { setBound(field, end, input.value); atOnce(); });
   place.append(make("label", `bound ${kind}`, end, input));
   return input;
 }
@@ -110,11 +105,9 @@ function showFilters(counts) {
     const { group, values } = part, found = new Map((counts[field] || []).map(({ value, count: times }) => [value, times]));
     if (found.size) part.seen = [...found.keys()]; else for (const value of part.seen) found.set(value, 0);
     for (const value of chosen.get(field) || []) if (!found.has(value)) found.set(value, 0);
-    const all = [...found], few = all.filter(([value], i) => i < FEW_VALUES || chosen.get(field)?.has(value));
-    const shown = unfolded.has(field) ? all : few;
+    const shown = [...found].filter(([value], i) => i < MOST_VALUES || chosen.get(field)?.has(value));
     values.replaceChildren(...shown.map(([value, times]) => valueElement(field, value, times)));
-    if (few.length < all.length) values.append(foldButton(field, all.length, counts));
-    group.hidden = all.length === 0;
+    group.hidden = shown.length === 0;
   }
   if (focused) document.querySelector(`[data-of="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   byId("counted").hidden = facetNames().every((field) => groups.get(field).group.hidden);
@@ -134,33 +127,9 @@ function showPanel(wanted) {
 function valueElement(field, value, times) {
   const box = Object.assign(make("input"), { type: "checkbox", checked: Boolean(chosen.get(field)?.has(value)) });
   box.dataset.of = JSON.stringify([field, value]);
-  box.addEventListener("change", () => { choose(field, value, box.checked); filtersChanged(false); });
+  box.addEventListener("change", () => { choose(field, value, box.checked); atOnce(); });
   const amount = make("span", "count", count(times), hidden(" documents"));
   return make("label", times ? "value" : "value none", box, make("span", "name", value || "(empty)"), " ", amount);
-}
-
-function foldButton(field, all, counts) {
-  const open = unfolded.has(field), button = makeButton("link", () => {
-    if (open) unfolded.delete(field); else unfolded.add(field);
-    showFilters(counts);
-  }, open ? "Fewer values" : `All ${count(all)} values`);
-  button.dataset.of = JSON.stringify([field]);
-  return button;
-}
-
-// What is wrong with a bound, in words: the service names the condition by its place.
-function boundTrouble(errors) {
-  for (const { group, inputs } of groups.values()) {
-    for (const input of Object.values(inputs)) input.removeAttribute("aria-invalid");
-  }
-  for (const { field: path, message } of errors) {
-    const [, place, end] = /^(?:searches\.0\.)?filter\.and\.(\d+)\.(gte|lte)$/.exec(path) || [];
-    const field = conditions()[place]?.field, name = end === "gte" ? "from" : "to";
-    if (!field) continue;
-    groups.get(field)?.inputs[name]?.setAttribute("aria-invalid", "true");
-    return `${field}, ${name}: ${message}.`;
-  }
-  return "";
 }
 
 byId("unfold").addEventListener("click", () => {
@@ -171,6 +140,6 @@ byId("unfiltered").addEventListener("click", () => {
   chosen.clear();
   bounds.clear();
   writeInputs();
-  filtersChanged(false);
+  atOnce();
   byId("query").focus();
 });

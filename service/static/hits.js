@@ -92,15 +92,12 @@ function wordRows(word, legs, highest, id) {
 
 let tables = 0; // for ids that are alone on the page
 
-// The words that add most come first: by what they add to each leg's score, as the legs count in this hit.
-function wordTable(words, legs, fusion) {
+// The words in their order, with what each adds to each leg's score.
+function wordTable(words, legs) {
   const place = (tables += 1), names = ["Word", ...legs.map((leg) => `Adds to the ${leg} score`)];
   const heads = names.map((name) => Object.assign(make("th", "", name), { scope: "col" }));
-  const of = (value) => Object.fromEntries(legs.map((leg) => [leg, value(leg)]));
-  const highest = of((leg) => Math.max(...words.map((word) => Math.abs(word[leg]))));
-  const sums = of((leg) => Math.abs(words.reduce((so, word) => so + word[leg], 0)) || 1);
-  const adds = (word) => legs.reduce((so, leg) => so + (Math.abs(fusion[leg]) * word[leg]) / sums[leg], 0);
-  const rows = words.toSorted((a, b) => adds(b) - adds(a)).map((word, i) => wordRows(word, legs, highest, `parts-${place}-${i}`));
+  const highest = Object.fromEntries(legs.map((leg) => [leg, Math.max(...words.map((word) => Math.abs(word[leg])))]));
+  const rows = words.map((word, i) => wordRows(word, legs, highest, `parts-${place}-${i}`));
   const caption = make("caption", "hidden", "What each word of the query adds to the scores");
   return make("table", "", caption, make("thead", "", make("tr", "", ...heads)), ...rows);
 }
@@ -116,7 +113,7 @@ function why(hit) {
   const terms = facts.bundle.vocabulary === "words" ? "words" : "terms";
   if (coverage !== undefined) said.push(`Title and text have ${Math.round(100 * coverage)} % of the query's ${terms}.`);
   for (const leg of legs) if (!divided.includes(leg)) said.push(`The ${leg} score is not divided among the words.`);
-  const table = divided.length ? [wordTable(words, divided, fusion)] : [];
+  const table = divided.length ? [wordTable(words, divided)] : [];
   const ask = makeButton("", () => showTerms(hit.id, ask), "All terms of this document");
   return make("details", "why", make("summary", "", "Why this hit?"), ...said.map((text) => make("p", "", text)), ...table, ask);
 }
@@ -152,7 +149,7 @@ function hitElement(hit, best) {
   const { title: _, text: __, ...others } = hit.fields, title = excerpt(hit, "title"), text = excerpt(hit, "text");
   const heading = make("h2", "", make("span", "rank", `${hit.rank} `)), left = make("div", "", heading);
   if (title) shorten(heading, title); else heading.append(hit.id);
-  const facts = Object.entries(others).map(([name, value]) => named(name, value));
+  const facts = Object.entries(others).map(([name, value]) => `${label(name)}: ${show(value)}`);
   const more = hit.group?.candidates - 1, same = hit.group?.value === hit.fields.text ? "with the same text" : "of this file";
   if (more > 0) facts.unshift(`${more} more ${same} among the candidates`);
   if (title && title.whole !== hit.id) facts.unshift(hit.id);

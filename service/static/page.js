@@ -1,6 +1,6 @@
 "use strict";
 // The search as it is typed, its pages, and its address.
-const HITS = 10, LISTED = 10_000, MEANT = 5, PAUSE_MS = 40, LONG_PAUSE_MS = 300;
+const HITS = 10, LISTED = 10_000, MEANT = 5, PAUSE_MS = 40;
 const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
 let facts = null, learning = null; // what /info says, and the promise of it
 let running = null; // ends the requests of a search when another one begins
@@ -166,7 +166,6 @@ async function search(entry) {
     const { main, counting } = searches(showMode()), all = [main, ...counting];
     const [answer, ...counted] = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", main, signal)];
     byId("access").hidden = true;
-    boundTrouble([]);
     clear(true);
     showPage(main, answer);
     const counts = { ...answer.facets };
@@ -176,29 +175,20 @@ async function search(entry) {
     showFilters(counts);
   } catch (error) {
     if (signal.aborted) return;
-    if (hasSearch() || !(error instanceof Trouble)) fail(error); // nobody has asked for the list of all
-    else if (error.refused) learning = null;
+    if (error.refused) learning = null;
+    if (!hasSearch() && error instanceof Trouble) return; // nobody has asked for the list of all
+    clear(true);
+    byId("again").hidden = !error.again;
+    tell(error);
   } finally {
     if (running.signal === signal) document.body.classList.remove("busy");
   }
-}
-
-function fail(error) {
-  tell(error);
-  if (error.refused) learning = null;
-  const wrong = boundTrouble(error.errors);
-  // While a bound is wrong, or not yet typed to its end, the hits stay there, but can't be used.
-  if (wrong) showPanel(true); else clear(true);
-  byId("results").inert = Boolean(wrong);
-  byId("again").hidden = !error.again;
-  say(wrong || error.message, true);
 }
 
 function clear(panel = false) {
   shown = null;
   hits.replaceChildren();
   for (const id of ["counted", "meant", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
-  byId("results").inert = false;
   showPanel(panel);
   say("");
 }
@@ -233,7 +223,7 @@ function listed(links) {
   return links.flatMap((link, i) => (i ? [" · ", link] : [link]));
 }
 
-// The first page of a search, or all that is shown of it, anew.
+// The first page of a search.
 function showPage(body, answer) {
   hits.replaceChildren();
   // A rare word or a code says little by its meaning; a document that has all words of the query is a match.
@@ -271,25 +261,20 @@ function append(answer) {
   return items[0];
 }
 
-// The next page. Where the ranking is another one than before, with another bundle or without a leg, all is shown anew.
+// The next page. Where the ranking is another one than before, with another bundle or without a leg, its first page.
 // Nothing is done with it when another search is shown by then, whose requests may have begun before.
 async function more() {
   const before = shown, { signal } = running;
   if (!before || before.loading || before.number >= before.most) return;
   before.loading = true;
-  const offset = before.number, k = Math.min(HITS, before.most - offset);
+  const k = Math.min(HITS, before.most - before.number);
   try {
-    let answer = await call("search", { ...before.body, offset, k }, signal);
+    const answer = await call("search", { ...before.body, offset: before.number, k }, signal);
     if (shown !== before) return;
     const known = new Set([...hits.children].map((item) => item.dataset.id)), first = before.answer;
     const same = answer.candidates === first.candidates && String(answer.degraded) === String(first.degraded) &&
       !answer.hits.some((hit) => known.has(hit.id));
-    if (same) { append(answer)?.focus({ preventScroll: true }); return; }
-    answer = await call("search", { ...before.body, k: offset + k }, signal);
-    if (shown !== before) return;
-    showPage(before.body, answer);
-    say(`${byId("status").textContent} The ranking has changed meanwhile.`);
-    (hits.children[offset] || query).focus({ preventScroll: true });
+    if (same) append(answer)?.focus({ preventScroll: true }); else search(false);
   } catch (error) {
     if (signal.aborted || shown !== before) return;
     tell(error);
@@ -300,9 +285,9 @@ async function more() {
 }
 
 // While someone types, the address changes in place; a finished search stays in the history.
-function soon(pause = PAUSE_MS) {
+function soon() {
   clearTimeout(timer);
-  timer = setTimeout(typed, pause);
+  timer = setTimeout(typed, PAUSE_MS);
 }
 
 function typed() {
@@ -359,6 +344,5 @@ weight.addEventListener("change", settle);
 for (const radio of radios) radio.addEventListener("change", atOnce);
 document.addEventListener("keydown", keyPressed);
 addEventListener("hashchange", restore);
-filtersChanged = (typing) => { if (typing) soon(LONG_PAUSE_MS); else atOnce(); };
 showWeight();
 if (location.hash || location.search) restore(); else search(false);
