@@ -85,9 +85,6 @@ def test_no_hits_is_status_1() -> None:
 def test_an_error_is_one_line_and_status_2(url: str) -> None:
     for arguments, says in (
         (["--k", "0"], "k: Input should be greater than or equal to 1"),
-        (["--set", "nope=1"], "nope: "),
-        (["--set", "fields=title"], 'fields: must be a list: write ["title"]'),
-        (["--k", "1500"], "offset + k is 1500, but there are only 1000 candidates"),
         (["--url", "localhost:8080"], "Write it as in http://127.0.0.1:8080"),
         (["--timeout-s", "0"], "timeout_s is 0"),
         (["--api-key", "a b"], "characters that no key has"),
