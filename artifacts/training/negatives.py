@@ -1,15 +1,14 @@
 """Hard negatives: what BM25 or a model puts high for the queries of the training pairs, of the set's own documents."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from lightretriever.artifacts.evaluation.bm25 import WordIndex
 from lightretriever.artifacts.evaluation.systems import word_index
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.training.recipe import NegativesRecipe
 from lightretriever.artifacts.training.types import Example, same_text
 
@@ -18,7 +17,6 @@ Hits = list[tuple[str, float]]
 SCRATCH: Final = "bm25-"
 """How the name of BM25's folder begins. A run that is killed leaves it."""
 
-_AT_ONCE: Final = 2048  # queries whose hits may wait
 _THREADS: Final = min(8, os.cpu_count() or 1)
 
 
@@ -35,8 +33,13 @@ def mine(
     BM25 is asked once per query. It indexes the documents in a folder below `work` that is removed again.
     """
     title, queries = f"{work.name}: BM25", list(dict.fromkeys(example.query for example in examples))
-    with word_index(work, SCRATCH, documents, documents.values(), title) as words:
-        ranked = dict(_ranked(words, queries, settings.depth, title))
+    with (
+        word_index(work, SCRATCH, documents, documents.values(), title) as words,
+        ThreadPoolExecutor(_THREADS) as pool,  # Java releases the GIL
+    ):
+        hits = pool.map(lambda query: words.search(query, settings.depth), queries)
+        read = tracked(hits, title, total=len(queries), unit="queries")
+        ranked = dict(zip(queries, read, strict=True))
     return chosen(examples, ranked, documents, relevant, settings)
 
 
@@ -78,13 +81,3 @@ def usable_negatives(names: Iterable[str], documents: Mapping[str, str], relevan
             texts.add(text)
             usable.append(name)
     return tuple(usable)
-
-
-def _ranked(words: WordIndex, queries: Sequence[str], depth: int, stage: str) -> Iterator[tuple[str, Hits]]:
-    """Each query with its hits, in the given order. Java releases the GIL, so threads do help."""
-    with ThreadPoolExecutor(_THREADS) as pool, ProgressBar(stage, total=len(queries), unit="queries") as progress:
-        for start in range(0, len(queries), _AT_ONCE):
-            part = queries[start : start + _AT_ONCE]
-            for query, hits in zip(part, pool.map(lambda text: words.search(text, depth), part), strict=True):
-                yield query, hits
-                progress.advance(1)

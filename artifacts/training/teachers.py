@@ -73,19 +73,14 @@ class Teachers:
     def logits(self, batch: Batch, names: Sequence[str]) -> Float32Array:
         """The ensemble's logits of a batch whose documents are `names` (M,), (B, M) float32; NaN for a document that is
         no candidate of the query."""
-        most = max(map(len, batch.candidates))
-        scores = np.full((len(self._recipe.teachers), len(batch.examples), most), np.nan, dtype=np.float32)
-        for row, (example, candidates) in enumerate(zip(batch.examples, batch.candidates, strict=True)):
-            own = {name: column for column, name in enumerate(_candidates(example))}
-            columns_known = [own[name] for name in candidates]
-            for number, known in enumerate(self._scores[batch.set.name]):
-                scores[number, row, : len(columns_known)] = known[example.row][columns_known]
-        made = ensemble(scores, [teacher.weight for teacher in self._recipe.teachers], self._recipe.scale)
         columns = {name: column for column, name in enumerate(names)}
-        logits = np.full((len(batch.examples), len(names)), np.nan, dtype=np.float32)
-        for row, candidates in enumerate(batch.candidates):
-            logits[row, [columns[name] for name in candidates]] = made[row, : len(candidates)]
-        return logits
+        scores = np.full((len(self._recipe.teachers), len(batch.examples), len(names)), np.nan, dtype=np.float32)
+        for row, (example, candidates) in enumerate(zip(batch.examples, batch.candidates, strict=True)):
+            own = {name: place for place, name in enumerate(_candidates(example))}
+            for number, known in enumerate(self._scores[batch.set.name]):
+                wanted = [own[name] for name in candidates]
+                scores[number, row, [columns[name] for name in candidates]] = known[example.row][wanted]
+        return ensemble(scores, [teacher.weight for teacher in self._recipe.teachers], self._recipe.scale)
 
 
 def _scored(
