@@ -15,7 +15,6 @@ from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.cluster.schema import Engine
 from lightretriever.artifacts.errors import importing
 from lightretriever.artifacts.files.atomic_dir import check_target
-from lightretriever.artifacts.progress import ProgressBar
 
 
 def push(
@@ -42,10 +41,7 @@ def push(
         if query_bundle is not None:
             check_outside(query_bundle)
             check_target(query_bundle, overwrite=overwrite, marker=MANIFEST_FILE)
-        with (
-            closing(connected(to, user, ca_file)) as cluster,
-            ProgressBar("push", total=opened.manifest.documents, unit="documents") as progress,
-        ):
+        with closing(connected(to, user, ca_file)) as cluster:
             summary = push_bundle(
                 opened,
                 cluster,
@@ -54,8 +50,6 @@ def push(
                 shards=shards,
                 replicas=replicas,
                 delete_old=delete_old,
-                skipped=progress.skip,
-                written=progress.advance,
             )
         if query_bundle is not None:
             write_query_bundle(opened, query_bundle, overwrite=overwrite)

@@ -4,7 +4,7 @@ A push that was stopped, however, goes on where it was: its index is found by na
 written again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import repeat
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.documents.fields import NAMES, FieldKind
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ClusterError
+from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.signals import commit_point
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.summary import Summary
@@ -53,13 +54,11 @@ def push(
     shards: int = 1,
     replicas: int = 1,
     delete_old: bool = False,
-    skipped: Callable[[int], object],
-    written: Callable[[int], object],
 ) -> Summary:
     """Write a bundle and let `alias` stand for it.
 
     Checks that every document is there, and that a sample gets the bundle's scores, before the alias is switched.
-    `skipped` and `written` are told numbers of documents. Raises ClusterError, BundleError and JavaError.
+    Raises ClusterError, BundleError and JavaError.
     """
     manifest = bundle.manifest
     check_name(alias)
@@ -82,7 +81,7 @@ def push(
         meta = IndexMeta.of(manifest, engine, large=large)
         index = index_name(alias, manifest, engine, shards)
         _create(cluster, index, meta, shards=shards, replicas=replicas)
-        present = _write(bundle, dense, sparse, cluster, index, skipped, written)
+        present = _write(bundle, dense, sparse, cluster, index)
         with cluster.translated():  # and let searches see them
             cluster.client.indices.put_settings(index=index, body={"index": {"refresh_interval": None}})
             cluster.client.indices.refresh(index=index)
@@ -134,31 +133,24 @@ def _create(cluster: Cluster, index: str, meta: IndexMeta, *, shards: int, repli
         cluster.client.indices.put_settings(index=index, body={"index": {"number_of_replicas": replicas}})
 
 
-def _write(
-    bundle: Bundle,
-    dense: DenseIndex | None,
-    sparse: ImpactIndex,
-    cluster: Cluster,
-    index: str,
-    skipped: Callable[[int], object],
-    written: Callable[[int], object],
-) -> int:
+def _write(bundle: Bundle, dense: DenseIndex | None, sparse: ImpactIndex, cluster: Cluster, index: str) -> int:
     """Write the documents that the index lacks, and give the number of the others."""
     present = 0
-    with cluster.translated():
+    with cluster.translated(), ProgressBar("push", total=sparse.count, unit="documents") as progress:
         cluster.client.indices.refresh(index=index)
         for first in range(0, sparse.count, _READ):
             end = min(first + _READ, sparse.count)
             parts = [range(start, min(start + _CHECKED, end)) for start in range(first, end, _CHECKED)]
             missing = [part for part in parts if _count(cluster, index, part) < len(part)]
-            skipped(end - first - sum(map(len, missing)))
-            present += end - first - sum(map(len, missing))
+            there = end - first - sum(map(len, missing))
+            progress.skip(there)
+            present += there
             if not missing:
                 continue
             for item in send(cluster, index, _actions(bundle, dense, sparse, range(first, end), missing)):
                 if (error := refusal(cluster, item)) is not None:
                     raise ClusterError(error.message, remedy=f"{error.remedy} {_AGAIN}") from error
-                written(1)
+                progress.advance(1)
     return present
 
 

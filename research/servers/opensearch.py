@@ -41,7 +41,7 @@ def build_index(bundle: Bundle, path: Path) -> None:
     """Write a bundle to a new node whose data lie in the folder `path`."""
     path.parent.chmod(0o755)  # the node's user has to enter
     with running_nodes(path) as cluster:
-        push(bundle, cluster, _NAME, replicas=0, skipped=lambda _: None, written=lambda _: None)
+        push(bundle, cluster, _NAME, replicas=0)
         with cluster.translated():
             cluster.client.indices.forcemerge(index=_NAME, max_num_segments=1, request_timeout=_TIMEOUT_S)
             cluster.client.transport.perform_request("PUT", f"/_search/pipeline/{_NAME}", body=_PIPELINE)

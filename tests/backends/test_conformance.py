@@ -128,7 +128,7 @@ def pushed(bundles: Bundles, opensearch: str) -> Iterator[Callable[[Bundle], Bac
     name = f"conformance-{os.getpid()}"
     for kind in get_args(VocabularyKind):
         with connected(opensearch) as cluster:
-            push(bundles[kind], cluster, f"{name}-{kind}", shards=2, replicas=0, skipped=int, written=int)
+            push(bundles[kind], cluster, f"{name}-{kind}", shards=2, replicas=0)
     there = Settings(opensearch_url=opensearch, opensearch_index=name, deadline_ms=60_000)
 
     def open_pushed(bundle: Bundle) -> Backends:

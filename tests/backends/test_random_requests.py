@@ -65,7 +65,7 @@ def searched(
     if request.param == "cluster":
         url = request.getfixturevalue("opensearch")
         with connected(url) as cluster:
-            push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
+            push(bundle, cluster, NAME, replicas=0)
         settings = Settings(deadline_ms=60_000, warm_up_queries=1, opensearch_url=url, opensearch_index=NAME)
     with SearchEngine.open(bundle, settings) as engine:
         if request.param == "live":
@@ -201,7 +201,7 @@ def test_more_than_ten_thousand_values_are_refused(
         url = request.getfixturevalue("opensearch")
         request.addfinalizer(lambda: remove_indexes(url, VALUES))
         with connected(url) as connection:
-            push(bundle, connection, VALUES, replicas=0, skipped=int, written=int)
+            push(bundle, connection, VALUES, replicas=0)
         settings = Settings(deadline_ms=60_000, opensearch_url=url, opensearch_index=VALUES)
     with SearchEngine.open(bundle, settings) as engine:
         answer = engine.search(asked(len(documents) - 1))

@@ -77,8 +77,8 @@ def test_a_cluster_has_no_vectors(bundle: Bundle, engine: SearchEngine, opensear
     """And answers as Lucene does. Documents that come later need impacts alone."""
     with connected(opensearch) as cluster:
         try:
-            index_name = push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int).facts["index"]
-            again = push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+            index_name = push(bundle, cluster, NAME, shards=2, replicas=0).facts["index"]
+            again = push(bundle, cluster, NAME, shards=2, replicas=0)
             assert again.facts["found"] == 120
             meta = read_meta(cluster, index_name)
             assert meta.dimension is None

@@ -35,7 +35,7 @@ NAME = f"documents-{os.getpid()}"
 
 @pytest.fixture(scope="module")
 def settings(cluster: Cluster, bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
+    push(bundle, cluster, NAME, replicas=0)
     keys = keys_file(tmp_path_factory.mktemp("keys"), *ENTRIES)
     return served_by(cluster, NAME, api_keys_file=keys)
 
@@ -135,7 +135,7 @@ def test_versions_never_come_again_after_a_restore(bundle: Bundle, tmp_path: Pat
         client.snapshot.create_repository(
             repository="here", body={"type": "fs", "settings": {"location": nodes.keep_snapshots()}}
         )
-        index = push(bundle, cluster, "restored", replicas=0, skipped=int, written=int).facts["index"]
+        index = push(bundle, cluster, "restored", replicas=0).facts["index"]
         settings = served_by(cluster, "restored", api_keys_file=keys_file(tmp_path, *ENTRIES))
         with opened(bundle, settings) as service:
             first = service.put_document("d", NEW, **encoded)

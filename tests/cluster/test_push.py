@@ -27,6 +27,7 @@ from lightretriever.artifacts.cluster.push import check_scores, push
 from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.live.upsert import delete
+from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.execution.executor import Executor
@@ -47,7 +48,7 @@ def cleared(opensearch: str) -> Iterator[None]:
 
 
 def pushed(bundle: Bundle, cluster: Cluster, **options: object) -> dict[str, Any]:
-    given = {"replicas": 0, "skipped": int, "written": int, **options}
+    given = {"replicas": 0, **options}
     return push(bundle, cluster, NAME, **given).facts  # type: ignore[arg-type]
 
 
@@ -113,7 +114,9 @@ def test_another_index_takes_the_alias_in_one_step(tiny_bundle: Bundle, cluster:
     assert not cluster.client.indices.exists(index=two["index"])
 
 
-def test_changes_made_during_a_push_are_not_removed(tiny_bundle: Bundle, cluster: Cluster) -> None:
+def test_changes_made_during_a_push_are_not_removed(
+    tiny_bundle: Bundle, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also in an index that was removed, and pushed again under the same name, since its writer began."""
     index = pushed(tiny_bundle, cluster)["index"]
     live = LiveIndex(cluster, NAME, index, read_meta(cluster, index))
@@ -123,11 +126,12 @@ def test_changes_made_during_a_push_are_not_removed(tiny_bundle: Bundle, cluster
     assert not read_meta(cluster, index).live
     ids = iter(["music", "editor"])
 
-    def written(_: int) -> None:
+    def advance(*_: object) -> None:
         if document_id := next(ids, None):
             assert live.write([Change(document_id)], perf_counter() + 1e6) != [None]
 
-    two = pushed(tiny_bundle, cluster, shards=2, delete_old=True, written=written)
+    monkeypatch.setattr(ProgressBar, "advance", advance)
+    two = pushed(tiny_bundle, cluster, shards=2, delete_old=True)
     assert tuple(two[name] for name in ("before", "removed", "changed")) == ([index], False, [index])
     assert cluster.client.indices.exists(index=index)
     assert f"{NAME} became {two['index']}" in refused(lambda: live.write([Change("repeat")], perf_counter() + 1e6))
@@ -185,7 +189,7 @@ def test_what_has_the_name_already_is_left_alone(tiny_bundle: Bundle, cluster: C
 @pytest.mark.parametrize("name", ["", "Upper", "_below", "a b", "a" * 201, "ä"])
 def test_a_name_that_no_index_can_have(tiny_bundle: Bundle, cluster: Cluster, name: str) -> None:
     with raises(ClusterError, naming="200"):
-        push(tiny_bundle, cluster, name, skipped=int, written=int)
+        push(tiny_bundle, cluster, name)
 
 
 def test_a_vector_that_is_too_long(tiny_bundle: Bundle, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def settings(bundle: Bundle, cluster: Cluster) -> Settings:
-    push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+    push(bundle, cluster, NAME, shards=2, replicas=0)
     return served_by(cluster, NAME, warm_up_queries=3, watch_s=0.2)
 
 
@@ -169,24 +169,24 @@ def test_a_switched_alias_is_followed(bundle: Bundle, settings: Settings, cluste
         holder.start()
         first = holder.engine
         with holder.lease() as leased:
-            pushed = push(bundle, cluster, NAME, shards=1, replicas=0, skipped=int, written=int)
+            pushed = push(bundle, cluster, NAME, shards=1, replicas=0)
             assert holder.ask().result(60) is True
             assert (holder.engine.parts.index, leased.parts.index) == (pushed.facts["index"], first.parts.index)
             assert leased.search(SearchRequest(query="music")).hits  # in the index that it began with
         assert holder.ask().result(60) is False
         other = make_tiny_bundle(tmp_path / "other", seed=8, vocabulary="tokens", fields=FIELDS)
-        push(other, cluster, NAME, replicas=0, skipped=int, written=int)
+        push(other, cluster, NAME, replicas=0)
         with raises(BundleRefusedError, naming="tiny"):
             holder.ask().result(60)
         assert holder.engine.search(SearchRequest(query="music")).hits
-    push(bundle, cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+    push(bundle, cluster, NAME, shards=2, replicas=0)
 
 
 def test_an_index_that_is_gone(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:
     name = f"{NAME}-gone"
-    index = push(bundle, cluster, name, replicas=0, skipped=int, written=int).facts["index"]
+    index = push(bundle, cluster, name, replicas=0).facts["index"]
     with warm(bundle, settings.model_copy(update={"opensearch_index": name})) as engine:
-        other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).facts["index"]
+        other = push(bundle, cluster, name, shards=2, replicas=0).facts["index"]
         cluster.client.indices.delete(index=index)
         with raises(NotReadyError):
             engine.search(SearchRequest(query="music"))
@@ -240,11 +240,11 @@ def test_a_swap_that_fails_in_passing_is_tried_again(
     bundle: Bundle, settings: Settings, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, folder = f"{NAME}-passing", write_query_bundle(bundle, tmp_path / "query").path
-    push(bundle, cluster, name, replicas=0, skipped=int, written=int)
+    push(bundle, cluster, name, replicas=0)
     with behind(cluster, settings, opensearch_index=name) as (proxy, own), EngineHolder.open(folder, own) as holder:
         holder.engine.warm_up()
         proxy.broken = b"_msearch"
-        other = push(bundle, cluster, name, shards=2, replicas=0, skipped=int, written=int).facts["index"]
+        other = push(bundle, cluster, name, shards=2, replicas=0).facts["index"]
         holder.start()
         wait_until(lambda: "bundle refused" in caplog.messages)
         assert holder.engine.parts.index != other
@@ -287,7 +287,7 @@ def first_documents(whole: Bundle, path: Path) -> Bundle:
 def test_every_leg_finds_the_same_in_documents_of_the_demo(cluster: Cluster, tmp_path: Path) -> None:
     unpack(ARCHIVE, tmp_path / "whole")
     bundle, name = first_documents(Bundle.open(tmp_path / "whole"), tmp_path / "bundle"), f"{NAME}-demo"
-    push(bundle, cluster, name, replicas=0, skipped=int, written=int)
+    push(bundle, cluster, name, replicas=0)
     legs: list[LegName] = ["dense", "sparse"]
     recall = []
     with (

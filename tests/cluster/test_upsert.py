@@ -29,7 +29,7 @@ class Place(Upserted):
     def __init__(self, folder: Path, cluster: Cluster, kind: str) -> None:
         super().__init__(folder, kind)
         self.cluster = cluster
-        push(self.bundle, cluster, NAME, replicas=0, skipped=int, written=int)
+        push(self.bundle, cluster, NAME, replicas=0)
         index = only_index(cluster, NAME)
         self.live = LiveIndex(cluster, NAME, index, read_meta(cluster, index))
 
@@ -77,10 +77,10 @@ def test_only_what_changed_is_encoded_and_written(kind: str, tmp_path: Path, clu
     assert (done["deleted"], done["missing"]) == (2, 1)
     assert place.cluster.client.count(index=NAME)["count"] == COUNT
     with raises(ClusterError, naming="127.0.0.1"):
-        push(place.bundle, place.cluster, NAME, replicas=0, skipped=int, written=int)
+        push(place.bundle, place.cluster, NAME, replicas=0)
     with raises(ClusterError, naming="delete-old"):
-        push(place.bundle, place.cluster, NAME, shards=2, replicas=0, delete_old=True, skipped=int, written=int)
-    pushed = push(place.bundle, place.cluster, NAME, shards=2, replicas=0, skipped=int, written=int)
+        push(place.bundle, place.cluster, NAME, shards=2, replicas=0, delete_old=True)
+    pushed = push(place.bundle, place.cluster, NAME, shards=2, replicas=0)
     assert pushed.facts["before"] == pushed.facts["changed"] == [place.live.index]
 
 

@@ -86,7 +86,7 @@ def served(bundle: Bundle, urls: str, keys: Path, **others: Any) -> Iterator[Cal
 @pytest.fixture
 def behind(bundle: Bundle, cluster: Cluster, keys: Path) -> Iterator[tuple[Proxy, Caller]]:
     """A service, and what stands between it and the cluster, whose index wants a copy for which there is no node."""
-    push(bundle, cluster, NAME, replicas=1, skipped=int, written=int)
+    push(bundle, cluster, NAME, replicas=1)
     with proxied(cluster.name) as proxy, served(bundle, proxy.url, keys) as caller:
         yield proxy, caller
     cluster.client.indices.delete(index=only_index(cluster, NAME))
@@ -146,7 +146,7 @@ def block(cluster: Cluster, *, on: bool) -> None:
 def test_nodes_and_a_whole_cluster_that_die(bundle: Bundle, keys: Path, figure: Figure) -> None:
     """One of three nodes is frozen, then killed, then all are, while callers search and write all the time."""
     with own_cluster(nodes=3) as nodes, connected(nodes.urls[0]) as cluster:
-        push(bundle, cluster, NAME, shards=3, replicas=1, skipped=int, written=int)
+        push(bundle, cluster, NAME, shards=3, replicas=1)
         with served(bundle, ",".join(nodes.urls), keys, deadline_ms=5_000) as caller, traffic_of(caller) as traffic:
             gaps = []
             for harm, mend in ((nodes.freeze, nodes.thaw), (nodes.kill, nodes.revive)):

@@ -38,7 +38,7 @@ def engine(
         address = request.getfixturevalue("opensearch")
         place = {"opensearch_url": address, "opensearch_index": NAME}
         with connected(address) as cluster:
-            push(bundle, cluster, NAME, replicas=0, skipped=int, written=int)
+            push(bundle, cluster, NAME, replicas=0)
     keys = keys_file(folder, *ENTRIES)
     settings = Settings(deadline_ms=60_000, warm_up_queries=1, watch_s=0, api_keys_file=keys, **place)
     with SearchEngine.open(bundle, settings) as engine:

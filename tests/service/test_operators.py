@@ -76,7 +76,7 @@ def searched(
     elif place == "cluster":
         url = request.getfixturevalue("opensearch")
         with connected(url) as cluster:
-            push(bundle, cluster, name, replicas=0, skipped=int, written=int)
+            push(bundle, cluster, name, replicas=0)
         settings = SETTINGS.model_copy(update={"opensearch_url": url, "opensearch_index": name})
     with SearchEngine.open(bundle, live if place == "live" else settings) as engine:
         if place == "live":
