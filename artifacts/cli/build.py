@@ -145,7 +145,7 @@ def _torch_stages() -> Any:
 def _general_table(context: typer.Context, overwrite: bool) -> Summary:
     """Fit a general table to the texts below the folder --corpus."""
     texts = context.params.pop("corpus")
-    recipe = overridden(context, GeneralTableRecipe).below(Path(texts or ""))
+    recipe = overridden(context, GeneralTableRecipe, texts and Path(texts))
     check_target(recipe.output, overwrite=overwrite, marker="table.json")
     with importing("pipeline"):
         from lightretriever.artifacts.pipeline.general import run_general_table

@@ -40,7 +40,8 @@ def built(path: Path) -> Path:
     return read_recipe(path, Recipe).output if path.is_file() else path
 
 
-def overridden(context: typer.Context, kind: type[AnyRecipe]) -> AnyRecipe:
-    """The recipe of this `kind` that a command was given, with the options that it was called with."""
+def overridden(context: typer.Context, kind: type[AnyRecipe], data: Path | None = None) -> AnyRecipe:
+    """The recipe of this `kind` that a command was given, with the options that it was called with; paths of training
+    data are below the folder `data`."""
     options = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
-    return read_recipe(context.params["recipe"], kind, options)
+    return read_recipe(context.params["recipe"], kind, options, data)

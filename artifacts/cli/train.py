@@ -32,7 +32,7 @@ def train(
     first = os.environ.get("RANK", "0") == "0"
     try:
         with running("train", as_json=as_json, quietly=not first) as job:
-            loaded = overridden(context, TrainRecipe).below(data or Path())
+            loaded = overridden(context, TrainRecipe, data)
             with importing("pipeline"):
                 from lightretriever.artifacts.training.loop import train as run
             with work_lock(loaded.work) if first else nullcontext():

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from lightretriever.artifacts.bundle.manifest import (
     MAX_TEXT_CHARS,
@@ -49,6 +49,9 @@ def _at_home(path: Any) -> Any:
 
 Place = Annotated[Path, BeforeValidator(_at_home)]
 """A path of a recipe."""
+
+DataPlace = Annotated[Place, AfterValidator(lambda path, info: (info.context or Path()) / path)]
+"""A path of data, below the folder that `read_recipe` is given."""
 
 PlaceOrId = Annotated[str, BeforeValidator(_at_home)]
 """A path of a recipe, or something else that has a name, such as a model on Hugging Face."""
@@ -192,7 +195,7 @@ class TextsRecipe(Section):
     """Texts that a general table is fitted to, in BEIR layout: at most so many `documents`, `sentences` of these, and
     `queries` of the file or folder `path` (None: all). A folder may lack either file."""
 
-    path: Place
+    path: DataPlace
     name: str
     licence: str
     documents: int | None = Field(default=None, ge=0)
@@ -210,11 +213,6 @@ class GeneralTableRecipe(Places):
     texts: list[TextsRecipe] = Field(min_length=1)
     fit: TableTraining = TableTraining()
     table_dtype: TableDtype = "int8"
-
-    def below(self, folder: Path) -> Self:
-        """The recipe with the relative paths of texts taken from `folder`."""
-        texts = [texts.model_copy(update={"path": folder / texts.path}) for texts in self.texts]
-        return self.model_copy(update={"texts": texts})
 
 
 class Recipe(Places):
@@ -327,9 +325,12 @@ def recipe_kind(path: Path) -> type["Recipe | GeneralTableRecipe"]:
     return GeneralTableRecipe if _content(path, Recipe).get("kind") == GENERAL_TABLE else Recipe
 
 
-def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None) -> AnyRecipe:
+def read_recipe(
+    path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None, data: Path | None = None
+) -> AnyRecipe:
     """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's, a path as a text;
-    None is ignored. A section with nothing in it has its defaults.
+    None is ignored. Relative paths of training data are below the folder `data`. A section with nothing in it has its
+    defaults.
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
@@ -338,7 +339,7 @@ def read_recipe(path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | N
         if value is not None:
             _set(content, key, str(value) if isinstance(value, Path) else value)
     try:
-        return kind.model_validate(content)
+        return kind.model_validate(content, context=data)
     except ValidationError as error:
         problems = "; ".join(map(_named, error.errors()))
         raise RecipeError(f"{path}: {problems}.", remedy=f"See {kind.page} for every key.") from error

@@ -3,12 +3,12 @@
 docs/training.md and docs/training-data.md say what each key means.
 """
 
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from lightretriever.artifacts.pipeline.recipe import (
+    DataPlace,
     ModelRecipe,
     Place,
     PlaceOrId,
@@ -43,11 +43,11 @@ class SetRecipe(Section):
     query of each batch. `negatives` is a file of hard negatives: lines of a query's and a document's id, or JSON lines.
     """
 
-    path: Place
+    path: DataPlace
     name: str = Field(default="", description="the folder's or file's name where empty")
     split: str = "train"
     instruction: str | Annotated[list[str], Field(min_length=1)]
-    negatives: Place | None = None
+    negatives: DataPlace | None = None
     weight: float | None = Field(default=None, gt=0)
     limit: int | None = Field(default=None, ge=1)
     drop_title: bool = False
@@ -75,7 +75,7 @@ class SetRecipe(Section):
 class DecontaminateRecipe(Section):
     """Leave out training queries whose content is that of any query of the sets `against`."""
 
-    against: list[Place] = Field(min_length=1)
+    against: list[DataPlace] = Field(min_length=1)
 
 
 class NegativesRecipe(Section):
@@ -202,7 +202,7 @@ Stage = Annotated[ContrastiveStage | LikelihoodStage, Field(discriminator="kind"
 class DevRecipe(Section):
     """The development set: every `every` steps so many queries are ranked against so many documents."""
 
-    path: Place
+    path: DataPlace
     split: str = "dev"
     instruction: str
     every: int = Field(default=100, ge=1)
@@ -244,27 +244,7 @@ class TrainRecipe(Places):
             raise ValueError(f"lora is false, so {' and '.join(found)} can't be")
         return self
 
-    def has(self, kind: type[StageBase]) -> bool:
-        """True if a stage is of this kind."""
-        return any(isinstance(stage, kind) for stage in self.stages)
-
     @property
     def wanted_negatives(self) -> int:
         """The most hard negatives of a query that a stage has."""
         return max((stage.negatives for stage in self.stages if isinstance(stage, ContrastiveStage)), default=0)
-
-    def below(self, folder: Path) -> Self:
-        """The recipe with the relative paths of all sets taken from `folder`."""
-        data = self.data
-        sets = [
-            dataset.model_copy(
-                update={"path": folder / dataset.path, "negatives": dataset.negatives and folder / dataset.negatives}
-            )
-            for dataset in data.sets
-        ]
-        changes: dict[str, object] = {"sets": sets}
-        if data.decontaminate is not None:
-            against = [folder / path for path in data.decontaminate.against]
-            changes["decontaminate"] = data.decontaminate.model_copy(update={"against": against})
-        dev = None if self.dev is None else self.dev.model_copy(update={"path": folder / self.dev.path})
-        return self.model_copy(update={"data": data.model_copy(update=changes), "dev": dev})

@@ -199,7 +199,7 @@ def evaluate_light_documents(backbone: Backbone, dev: DevSet, max_length: int, s
 def main(given: Namespace) -> None:
     """Train and evaluate."""
     replaced = {"model.path": given.model, "model.device": given.device}
-    recipe = read_recipe(given.recipe, TrainRecipe, replaced).below(given.data)
+    recipe = read_recipe(given.recipe, TrainRecipe, replaced, given.data)
     collections = judged(recipe, given.data)
     variants = {"base": recipe, **{name: variant_of(recipe, name) for name in VARIANTS}}
     variants |= dict.fromkeys(READERS, recipe)

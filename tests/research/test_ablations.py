@@ -95,7 +95,7 @@ def test_the_first_layer_alone_reads_whole_queries(tmp_path: Path) -> None:
     model, queries = save_toy_model(tmp_path / "model"), [[14, 16, 14], [20]]
     write_toy_set(tmp_path / "pairs", "train", 30, seed=1)
     content = RECIPE | {"work": str(tmp_path / "work"), "output": str(tmp_path / "adapter")}
-    recipe = TrainRecipe.model_validate(content | {"model": {"path": str(model), "device": "cpu"}}).below(tmp_path)
+    recipe = TrainRecipe.model_validate(content | {"model": {"path": str(model), "device": "cpu"}}, context=tmp_path)
     run = ablations.VariantRun(recipe, Engine.of(recipe), "query-first-layer")
     stage = ContrastiveStage.model_validate(STAGE)
     reader, alone = run.query_side(stage).read, load(model, layers=1)
