@@ -14,10 +14,9 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.artifacts.live.documents import Change, read_fields
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.errors import InvalidRequestError
-from lightretriever.service.schemas import Hit, Mode, SearchRequest, SearchResponse
+from lightretriever.service.schemas import Hit, SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.backends.brute_force import FIELDS, LEAVES, TAGS, BruteForce, Expected, random_request
@@ -143,22 +142,6 @@ def test_documents_like_another_are_those_of_brute_force(searched: tuple[SearchE
         if asked.pop("query") is not None:
             others = {name: value for name, value in asked.items() if name not in ("terms", "task")}
             compare(engine, model, others | {"like": model.ids[seed * 11 % len(model.ids)]})
-
-
-@pytest.mark.parametrize("searched", ["live", "cluster"], indirect=True)
-def test_a_twin_is_the_document_most_like_another(searched: tuple[SearchEngine, BruteForce]) -> None:
-    engine, model = searched
-    live = engine.parts.backends.live
-    assert live is not None
-    for like in model.ids[::40]:
-        row = model.rows[model.ids.index(like)]
-        document = read_fields("twin", row.fields, engine.bundle.manifest)
-        live.write([Change("twin", document, row.vector, row.impacts)], perf_counter() + 60, wait=True)
-        modes: tuple[Mode, ...] = ("hybrid", "dense")
-        try:
-            assert {engine.search(SearchRequest(like=like, mode=mode, k=1)).hits[0].id for mode in modes} == {"twin"}
-        finally:
-            live.write([Change("twin")], perf_counter() + 60, wait=True)
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=str)

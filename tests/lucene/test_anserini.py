@@ -1,18 +1,15 @@
 """Anserini's own searchers, which pyserini wraps, read our indexes and give the same answers."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_class
 from tests.lucene.support import Collection, named_query
-from tests.support.wordings import raises
 
 COMMON = ["the", "of", "a", "and", "retrieval", "retrieving", "index", "indexes", "vector", "vectors", "engine"]
 WORDS = [*COMMON, "quick", "fox", "running", "café", "naïve", "2021", "x-ray"]
@@ -82,20 +79,3 @@ def test_bm25_counts_ids_and_checks_and_takes_long_texts(texts: dict[str, str], 
     assert words.ids() == list(texts)
     words.check()
     assert len(words.search("retrieval", 10**12)) == len(words.search("retrieval", 500))
-
-
-def test_bm25_refuses_what_is_wrong(words: WordIndex, tmp_path: Path) -> None:
-    build = partial(build_word_index, tmp_path / "odd")
-    for call in (
-        lambda: words.search("fox", 1, k1=-1.0),
-        lambda: words.search("fox", 1, b=1.5),
-        lambda: words.search("\udfff", 1),
-        lambda: build(["a", "b"], ["one"]),
-        lambda: build(["a", "a"], ["one", "two"]),
-        lambda: build(["a"], ["\ud800"]),
-    ):
-        with raises(ValueError):
-            call()
-    with raises(BundleError):
-        WordIndex.open(tmp_path / "odd")
-    assert list(tmp_path.iterdir()) == []

@@ -168,20 +168,6 @@ def test_a_document_without_terms(tmp_path: Path) -> None:
         assert index.impacts(["1"], np.array([0])).tolist() == [[0]]
 
 
-def test_many_threads_on_two_indexes(index: ImpactIndex, collection: Collection, tmp_path: Path) -> None:
-    other = random_collection(count=400, vocabulary=200, seed=2)
-    random = np.random.default_rng(0)
-    queries = [query({int(term): 1.0 for term in random.integers(0, 200, 6)}) for _ in range(300)]
-    with other.opened(tmp_path / "other") as second, ThreadPoolExecutor(8) as pool:
-
-        def search(number: int) -> None:
-            place, truth = [(index, collection), (second, other)][number % 2]
-            ordinals, _ = exactly_best(place, truth, *queries[number], 20)
-            assert place.documents(ordinals[:3]) == [truth.documents[i] for i in ordinals[:3]]
-
-        list(pool.map(search, range(300)))
-
-
 def test_closing_while_others_search_harms_nobody(written: Path, collection: Collection) -> None:
     terms, weights = query({1: 1.0, 2: 1.0, 3: 1.0})
     wanted, _ = collection.best(terms, weights, 10)
