@@ -280,7 +280,7 @@ def background_ordinals(documents: int) -> Int64Array:
 
 def load_background(path: Path, dimension: int) -> Float32Array:
     """Read the vectors (b, D) float32. Raises BundleError for another shape or type, and for lengths other than 1."""
-    vectors: Float32Array = load_part(path, _FETCH, mapped=False)
+    vectors: Float32Array = load_part(path, _FETCH)
     if vectors.dtype != np.float32 or vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimension:
         form = f"{vectors.dtype.name} of shape {vectors.shape}"
         raise BundleError(f"{path}: {form} instead of float32 of shape (b, {dimension}).", remedy=_FETCH)

@@ -15,26 +15,23 @@ UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, TokenError)
 """The errors of `load_npy` for a file that is no whole array. NumPy parses the header as Python, hence the last two."""
 
 
-def load_npy(path: Path, *, mapped: bool = True) -> npt.NDArray[Any]:
-    """Read the array of any shape and number type in a `.npy` file, or map it. The only way here from a file to an
-    array: `numpy.load` gives an archive as something else than an array, and advises to load pickles unsafely.
+def load_npy(path: Path) -> npt.NDArray[Any]:
+    """Map the array of any shape and number type in a `.npy` file. The only way here from a file to an array:
+    `numpy.load` gives an archive as something else than an array, and advises to load pickles unsafely.
 
     Raises one of `UNREADABLE`: ValueError for what is no `.npy`, and for Python objects.
     """
     try:
-        if mapped:
-            return npy.open_memmap(path, mode="r")
-        with path.open("rb") as file:
-            array: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
-            return array
+        # A view of the map: indexing a memmap itself costs several times as much.
+        return np.asarray(npy.open_memmap(path, mode="r"))
     except ValueError as error:
         raise ValueError(f"{error}: save one array of numbers with numpy.save") from error
 
 
-def load_part(path: Path, remedy: str, *, mapped: bool = True) -> npt.NDArray[Any]:
+def load_part(path: Path, remedy: str) -> npt.NDArray[Any]:
     """The array of a part of a bundle, as `load_npy` reads it. Raises BundleError with the remedy."""
     try:
-        return load_npy(path, mapped=mapped)
+        return load_npy(path)
     except FileNotFoundError as error:
         raise BundleError(f"{path}: the file is missing.", remedy=remedy) from error
     except UNREADABLE as error:
@@ -48,9 +45,9 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:
-    """Read an array that `write_array` wrote. Raises ResumeError when it is missing or damaged."""
+    """Map an array that `write_array` wrote. Raises ResumeError when it is missing or damaged."""
     try:
-        return load_npy(path, mapped=False)
+        return load_npy(path)
     except UNREADABLE as error:
         raise ResumeError(
             f"{path}: can't be read: {error}.", remedy="Delete it and run the stage that makes it again."

@@ -39,7 +39,7 @@ class HeadQueries:
             raise ValueError(f"{len(texts)} texts, {len(self._places)} of them different, for {len(vectors)} vectors")
         if vectors.ndim != 2 or vectors.dtype.kind != "f":
             raise ValueError(f"the vectors are {vectors.dtype} of shape {vectors.shape}")
-        self.vectors = np.asarray(vectors)  # a view of the map; indexing a memmap itself costs several times as much
+        self.vectors = vectors
         self._lowercase = lowercase
 
     @classmethod

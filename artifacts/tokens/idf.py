@@ -80,7 +80,7 @@ def load_idf(path: Path, vocab_size: int) -> Float32Array:
     Raises BundleError when the file is missing, no `.npy`, of another shape or number type, or when a value is not
     finite and positive.
     """
-    idf: Float32Array = load_part(path, _REMEDY, mapped=False)
+    idf: Float32Array = load_part(path, _REMEDY)
     _check(path, idf, vocab_size)
     return idf
 

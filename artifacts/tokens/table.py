@@ -61,8 +61,7 @@ class TokenTable:
     """A token table on disk, memory-mapped: opening it reads only the header, a lookup only the rows it needs."""
 
     def __init__(self, rows: npt.NDArray[np.generic], scales: Float32Array | None) -> None:
-        self._rows = np.asarray(rows)  # a view of the map; indexing a memmap itself costs several times as much
-        self._scales = None if scales is None else np.asarray(scales)
+        self._rows, self._scales = rows, scales
         self.shape: tuple[int, int] = (rows.shape[0], rows.shape[1])
         self.dtype = cast(TableDtype, rows.dtype.name)
 
