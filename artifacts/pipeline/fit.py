@@ -78,10 +78,6 @@ class Agreement:
     cosine: float
     overlap: float
 
-    def beats(self, other: "Agreement") -> bool:
-        """True if it is better than another on the same texts, by the overlap first."""
-        return (self.overlap, self.cosine) > (other.overlap, other.cosine)
-
 
 def agreement_line(facts: Mapping[str, Any]) -> str:
     """`FittedTable.facts` for people."""
@@ -111,13 +107,14 @@ class FittedTable:
         """How well the table agrees with the encoder: before the training, and after `epoch`, the best one. `kept` says
         whether the fitted table is used, or the general one, which agrees better."""
         first, kept, general = self.epochs[0], self.epochs[self.best], self.general
+        beaten = general is not None and (general.overlap, general.cosine) > (kept.overlap, kept.cosine)
         return {
             "epoch": self.best,
             "epochs": len(self.epochs) - 1,
             "cosine": (first.cosine, kept.cosine),
             "overlap": (first.overlap, kept.overlap),
             "general": None if general is None else (general.cosine, general.overlap),
-            "kept": "general" if general is not None and general.beats(kept) else "fitted",
+            "kept": "general" if beaten else "fitted",
         }
 
 

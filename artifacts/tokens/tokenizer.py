@@ -153,7 +153,7 @@ class TextTokenizer:
         begun = _begun(text)
         skipped, shift = len(text) - len(begun), 0 if self.space is None else 1
         read = f"{' ' * shift}{begun}"
-        (spans,) = self.spans_of([read])
+        spans = self._spans_of(read)
         if spans and spans[0][0] == self.space:
             del spans[0]
         if any(token == self.unknown_id for token, *_ in spans):
@@ -209,18 +209,15 @@ class TextTokenizer:
         while part := list(islice(rest, _BATCH)):
             yield from self.encode_batch(part)
 
-    def spans_of(self, texts: Sequence[str]) -> list[list[tuple[int, int, int]]]:
-        """The tokens of every text in order: id, first character and the one after the last; uses all cores. A span may
-        begin with the space before the word."""
-        read = [self._with_origins(text) for text in texts]
-        encodings = _asked(self._tokenizer.encode_batch, [prepared for prepared, *_ in read])
+    def _spans_of(self, text: str) -> list[tuple[int, int, int]]:
+        """The tokens of a text in order: id, first character and the one after the last. A span may begin with the
+        space before the word."""
+        prepared, starts, ends = self._with_origins(text)
+        (encoding,) = _asked(self._tokenizer.encode_batch, [prepared])
         return [
-            [
-                (token_id, starts[start], ends[end - 1])
-                for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
-                if end > start
-            ]
-            for encoding, (_, starts, ends) in zip(encodings, read, strict=True)
+            (token_id, starts[start], ends[end - 1])
+            for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+            if end > start
         ]
 
     def _with_origins(self, text: str) -> tuple[str, Sequence[int], Sequence[int]]:
