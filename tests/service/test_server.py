@@ -209,6 +209,7 @@ def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
                     if linger:
                         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         wait_until(lambda: in_flight(url) <= 1)
+        metrics = samples(httpx2.get(f"{url}/metrics", timeout=60).text)
         code, _, errors = server.stop()
     assert code == 0
     lines = [json.loads(line) for line in errors.splitlines()]
@@ -217,4 +218,6 @@ def test_a_client_that_leaves_makes_one_quiet_line(tiny_path: Path) -> None:
     posts = [line for line in lines if line.get("method") == "POST"]
     assert len(posts) == 2 * 5 * len(sent)
     assert {line["status"] for line in posts} <= {200, 499, 503}
+    left = [line for line in posts if (line["path"], line["status"]) == ("/search", 499)]
+    assert metrics["request_seconds_count", "/search", "499"] == len(left) >= 2 * 5  # those whose body was not there
     assert max(map(len, errors.splitlines())) < 500
