@@ -179,16 +179,15 @@ def _documents(manifest: Manifest, index: ImpactIndex, ids: list[str]) -> Iterat
     manifest names all their fields."""
     folder = manifest.sparse.directory
     names: set[str] = set()
-    fields = list(manifest.fields)
-    valued = dict.fromkeys(fields, 0)
+    valued = dict.fromkeys(manifest.fields, 0)
     for start in range(0, len(ids), _CHUNK):
         ordinals = np.arange(start, min(start + _CHUNK, len(ids)))
         for ordinal, raw in zip(ordinals, index.documents(ordinals), strict=True):
             try:
                 record = stored_object(raw)
                 names |= new_names(record, names)
-                for number in {number for number, _ in indexed_values(record, manifest.fields)}:
-                    valued[fields[number]] += 1
+                for name in {name for name, _ in indexed_values(record, manifest.fields)}:
+                    valued[name] += 1
             except ValueError as error:
                 yield Problem(folder, f"document {ordinal} can't be served", ids[ordinal], str(error), _REBUILD)
                 return

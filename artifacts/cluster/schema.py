@@ -173,9 +173,7 @@ def document_body(
     if vector is not None:
         body["vector"] = vector
     body["hashes"] = document_hashes(text_of(record), raw)
-    names = list(fields)
-    values = indexed_values(record, fields)
-    for index, value in values:
-        number = {"keyword": str, "number": float, "date": int}[fields[names[index]]]
-        body.setdefault(filter_field(names[index]), []).append(number(value))
+    for name, value in indexed_values(record, fields):
+        kind = {"keyword": str, "number": float, "date": int}[fields[name]]
+        body.setdefault(filter_field(name), []).append(kind(value))
     return body

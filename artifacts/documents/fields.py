@@ -40,17 +40,17 @@ class Order(NamedTuple):
     descending: bool
 
 
-def indexed_values(document: Mapping[str, Any], fields: Mapping[str, FieldKind]) -> list[tuple[int, str]]:
-    """The values of a document's declared fields, as Java reads them, each with the place of its field in `fields`.
+def indexed_values(document: Mapping[str, Any], fields: Mapping[str, FieldKind]) -> list[tuple[str, str]]:
+    """The values of a document's declared fields, as Java reads them, each with the name of its field.
 
     Raises ValueError that names the field and a value that is not of its kind.
     """
-    values: list[tuple[int, str]] = []
-    for index, (name, kind) in enumerate(fields.items()):
+    values: list[tuple[str, str]] = []
+    for name, kind in fields.items():
         value = _names_of(document.get("title")) if name == NAMES else document.get(name)
         for item in value if isinstance(value, list) else [] if value is None else [value]:
             try:
-                values.append((index, _AS_TEXT[kind](item)))
+                values.append((name, _AS_TEXT[kind](item)))
             except ValueError as error:
                 raise ValueError(f'field "{name}": {error}') from error
     return values

@@ -3,17 +3,17 @@ own."""
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice, repeat
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_floats, pack_parts, pack_texts, unpack_hits, utf8
-from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
-from lightretriever.artifacts.sparse.reader import LuceneIndex
-from lightretriever.artifacts.sparse.vocabulary import word_analyzer, words_of
-from lightretriever.artifacts.sparse.writer import LuceneWriter, chunks
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.java_bytes import pack_floats, pack_texts, unpack_hits
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_call
+from lightretriever.artifacts.sparse.vocabulary import words_of
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 
 BM25_K1: Final = 0.9
 """Saturation of the term frequency, Anserini's default."""
@@ -30,22 +30,21 @@ def build_word_index(path: Path, ids: Iterable[str], texts: Iterable[str]) -> in
     The words are those of English. Returns the number of documents. Raises ValueError on bad input, and BundleError
     when `path` is not empty; either way nothing is left behind.
     """
-    with _WordIndexWriter(path) as writer:
+    with ImpactIndexWriter(path, language="english") as writer:
         pairs = zip(ids, texts, strict=True)
         while batch := list(islice(pairs, _BATCH)):
-            writer.add(batch)
+            writer.add_texts(*zip(*batch, strict=True))
     return writer.count
 
 
-class WordIndex(LuceneIndex):
+class WordIndex(ImpactIndex):
     """An index that `build_word_index` wrote. Any number of threads may use it at once."""
 
     def __init__(self, handle: JavaObject, path: Path) -> None:
         super().__init__(handle, path)
-        self._search = java_class("lightretriever.ImpactSearch")
         self._ids = self.ids()
 
-    def search(self, text: str, k: int, k1: float = BM25_K1, b: float = BM25_B) -> list[tuple[str, float]]:
+    def ranked(self, text: str, k: int, k1: float = BM25_K1, b: float = BM25_B) -> list[tuple[str, float]]:
         """The best `k` documents for the words of `text`: ids and BM25 scores, by score, then in order of writing.
 
         k1 >= 0 is the saturation of the term frequency, b in [0, 1] the weight of the document's length. Raises
@@ -55,18 +54,5 @@ class WordIndex(LuceneIndex):
         counts = Counter(words)
         query = (pack_texts("term", counts), pack_floats(np.array([*counts.values()], np.float32)))
         most = min(k, max(1, self.count))
-        hits = java_call(self._search.bm25, self.handle, *query, most, float(k1), float(b))
-        ordinals, scores = unpack_hits(from_java(hits))
+        ordinals, scores = unpack_hits(java_call(self._impacts.bm25, self.handle, *query, most, float(k1), float(b)))
         return [(self._ids[o], s) for o, s in zip(ordinals.tolist(), scores.tolist(), strict=True)]
-
-
-class _WordIndexWriter(LuceneWriter):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, word_analyzer())
-
-    def add(self, batch: list[tuple[str, str]]) -> None:
-        ids = utf8("document id", (name for name, _ in batch))
-        texts = [part for name, text in batch for part in utf8(f"the text of document {name!r}:", [text])]
-        for start, end in chunks(ids, texts, repeat(0, len(ids))):
-            self._call(self._java.addTexts, pack_parts(ids[start:end]), pack_parts(texts[start:end]))
-            self.count += end - start

@@ -120,7 +120,7 @@ def run_bm25(index: ImpactIndex, judged: JudgedQueries, parent: Path, depth: int
     """BM25 over the words of the bundle's documents, by an index below `parent` that is removed again."""
     with word_index(parent, "words-", index.ids(), document_texts(index), "bm25") as words:
         queries = tracked(judged.queries.items(), "evaluate", total=len(judged.queries), unit="queries")
-        return {name: ranking(words.search(text, depth, **BM25)) for name, text in queries}
+        return {name: ranking(words.ranked(text, depth, **BM25)) for name, text in queries}
 
 
 def document_texts(index: ImpactIndex) -> Iterator[str]:

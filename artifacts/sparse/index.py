@@ -12,16 +12,15 @@ from functools import cached_property
 from itertools import chain, pairwise
 from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray, UInt8Array
-from lightretriever.artifacts.errors import TooManyValuesError
+from lightretriever.artifacts.errors import BundleError, JavaError, TooManyValuesError
 from lightretriever.artifacts.sparse.java_bytes import (
-    from_java,
     pack_floats,
     pack_ints,
     pack_text,
@@ -30,12 +29,16 @@ from lightretriever.artifacts.sparse.java_bytes import (
     unpack_hits,
     unpack_ints,
     unpack_parts,
+    unpack_texts,
 )
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
-from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 from lightretriever.artifacts.sparse.weights import scores_of, weighted_query
 
+RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
+"""The remedy for a damaged index."""
+
+_IDS_AT_ONCE: Final = 65_536
 _NO_ORDINALS: Final = np.empty(0, np.int64)
 _MAX_SECONDS: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
@@ -68,15 +71,44 @@ class FoundImpacts(NamedTuple):
     named: Int64Array
 
 
-class ImpactIndex(LuceneIndex):
-    """The inverted index of the sparse leg. A document's ordinal is its place in the order of writing."""
+class ImpactIndex:
+    """The inverted index of the sparse leg, a Lucene index of one segment. A document's ordinal is its place in the
+    order of writing.
+
+    Any number of threads may use it at once. The files are memory-mapped, so processes share them. `close()` may come
+    while another thread searches: that search ends well, every later call raises JavaError.
+    """
 
     alive: DocumentSet | None = None
     """The documents that are not replaced or deleted, which alone are found; None: all."""
 
+    count: int
+    """Number of documents."""
+
     def __init__(self, handle: JavaObject, path: Path) -> None:
-        super().__init__(handle, path)
+        self.path = path
+        self.handle = handle
+        """Java's OpenIndex, for the calls of this package."""
+        self._java = java_class("lightretriever.OpenIndex")
         self._impacts = java_class("lightretriever.ImpactSearch")
+        self.count = int(java_call(self._java.count, handle))
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the index in the directory `path`.
+
+        Raises BundleError when it is missing, damaged, or not of one segment, and JavaError when Java can't start.
+        """
+        java = java_class("lightretriever.OpenIndex")
+        try:
+            handle = java_call(java.open, bytearray(bytes(path.absolute())))
+        except (JavaError, ValueError) as error:
+            raise BundleError(f"The Lucene index {path} can't be opened ({error}).", remedy=RESTORE) from error
+        try:
+            return cls(handle, path)
+        except Exception:
+            java_call(java.close, handle)
+            raise
 
     def search(
         self,
@@ -120,7 +152,7 @@ class ImpactIndex(LuceneIndex):
             texts = pack_texts("term", [*names, *chain.from_iterable(named)])
         arguments = (texts, pack_floats(values), pack_ints(others), min(k, max(1, self.count)))
         limits = (self._handle_of(allowed), _nanoseconds(seconds))
-        packed = from_java(java_call(self._impacts.find, self.handle, analyzer, *arguments, *limits))
+        packed = java_call(self._impacts.find, self.handle, analyzer, *arguments, *limits)
         words, counts, hits, documents, impacts, named_ordinals = unpack_parts(packed)
         if analyzer is not None:
             names, values = words.decode().split(" ") if words else [], np.frombuffer(counts, "<f4")
@@ -143,7 +175,7 @@ class ImpactIndex(LuceneIndex):
         """
         order = np.argsort(ordinals, kind="stable")
         arguments = (pack_texts("term", terms), pack_ints(ordinals[order]))
-        packed = from_java(java_call(self._impacts.impacts, self.handle, *arguments))
+        packed = java_call(self._impacts.impacts, self.handle, *arguments)
         impacts = np.empty((len(ordinals), len(terms)), np.int32)
         impacts[order] = np.frombuffer(packed, dtype="<i4").reshape(impacts.shape)
         return impacts
@@ -159,7 +191,7 @@ class ImpactIndex(LuceneIndex):
 
         An inverted index has to ask every term for them, which takes milliseconds; so ask for many documents at once.
         """
-        *names, numbers = unpack_parts(from_java(java_call(self._impacts.rows, self.handle, first, end)))
+        *names, numbers = unpack_parts(java_call(self._impacts.rows, self.handle, first, end))
         spelt = [name.decode() for name in names]
         rows, terms, impacts = np.frombuffer(numbers, dtype="<i4").reshape(-1, 3).T
         order = np.lexsort((terms, rows))
@@ -171,7 +203,7 @@ class ImpactIndex(LuceneIndex):
         """The documents that a condition holds for: texts as Java's DocumentFilter reads them."""
         filters = java_class("lightretriever.DocumentFilter")
         handle = java_call(filters.of, self.handle, pack_texts("condition", condition))
-        bits = np.frombuffer(from_java(java_call(filters.bits, handle)), dtype=np.uint8)
+        bits = np.frombuffer(java_call(filters.bits, handle), dtype=np.uint8)
         return DocumentSet(handle, bits) if self.alive is None else self.chosen(bits & self.alive.bits)
 
     def totals(self, chosen: Sequence[DocumentSet | None], allowed: DocumentSet | None = None) -> list[int]:
@@ -199,7 +231,7 @@ class ImpactIndex(LuceneIndex):
         arguments = (self._handle_of(allowed), pack_text("field", f"{order.kind[0]}:{order.field}"))
         limits = (order.descending, offset, count, _nanoseconds(seconds))
         page = java_call(java_class("lightretriever.Fields").page, self.handle, *arguments, *limits)
-        return unpack_ints(from_java(page))
+        return unpack_ints(page)
 
     def chosen(self, bits: UInt8Array) -> DocumentSet:
         """The documents whose bits are set, of bits (b,) as a `DocumentSet` of this index has them."""
@@ -220,7 +252,7 @@ class ImpactIndex(LuceneIndex):
         counts = java_call(java_class("lightretriever.Fields").counts, self.handle, *arguments)
         if counts is None:
             raise TooManyValuesError(field, MAX_COUNTED)
-        return sorted(unpack_counts(from_java(counts)), key=lambda pair: (-pair[1], pair[0]))
+        return sorted(unpack_counts(counts), key=lambda pair: (-pair[1], pair[0]))
 
     def spread(self, count: int) -> Int64Array:
         """The ordinals of up to `count` documents from all over the index, ascending."""
@@ -228,12 +260,28 @@ class ImpactIndex(LuceneIndex):
         places = np.linspace(0, total - 1, min(count, total)).astype(np.int64)
         return places if self.alive is None else self.listed(None, None, 0, total)[places]
 
+    def ids(self) -> list[str]:
+        """The ids of all documents, in ordinal order."""
+        ids: list[str] = []
+        for first in range(0, self.count, _IDS_AT_ONCE):  # all at once would fill Java's heap
+            count = min(_IDS_AT_ONCE, self.count - first)
+            ids += unpack_texts(java_call(self._java.ids, self.handle, first, count))
+        return ids
+
     def ordinal(self, document_id: str) -> int | None:
         """The ordinal of the document with this id, None if there is no such document."""
-        ordinal = super().ordinal(document_id)
-        if ordinal is None or self.alive is None:
-            return ordinal
-        return ordinal if self.alive.bits[ordinal >> 3] >> (ordinal & 7) & 1 else None
+        try:
+            (ordinal,) = self.ordinals([document_id]).tolist()
+        except ValueError:
+            return None  # an id that is no Unicode text can't have been indexed
+        if ordinal < 0 or (self.alive is not None and not self.alive.bits[ordinal >> 3] >> (ordinal & 7) & 1):
+            return None
+        return int(ordinal)
+
+    def ordinals(self, ids: Sequence[str]) -> Int32Array:
+        """The ordinals of the last documents with these ids, (n,) int32, -1 where there is no such document. Raises
+        ValueError for an id that is no Unicode text."""
+        return np.frombuffer(java_call(self._java.ordinals, self.handle, pack_texts("document id", ids)), "<i4")
 
     def documents(self, ordinals: IntegerArray) -> list[bytes]:
         """The stored JSON of the documents `ordinals` (m,), byte for byte as added. ValueError on a bad ordinal."""
@@ -241,11 +289,30 @@ class ImpactIndex(LuceneIndex):
         texts = [b""] * len(ordinals)
         while len(rest):
             packed = pack_ints(np.asarray(ordinals)[rest])
-            read = unpack_parts(from_java(java_call(self._java.documents, self.handle, packed)))
+            read = unpack_parts(java_call(self._java.documents, self.handle, packed))
             for row, text in zip(rest.tolist(), read, strict=False):
                 texts[row] = text
             rest = rest[len(read) :]
         return texts
+
+    def check(self) -> None:
+        """Read every file and compare it with its checksum. Raises JavaError with the file's name on damage."""
+        try:
+            java_call(self._java.check, self.handle)
+        except (JavaError, ValueError) as error:
+            if "the index is closed" in str(error):
+                raise
+            raise JavaError(f"The Lucene index {self.path} is damaged ({error}).", remedy=RESTORE) from error
+
+    def close(self) -> None:
+        """Close the index; a second time does nothing."""
+        java_call(self._java.close, self.handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def _handle_of(self, allowed: DocumentSet | None) -> JavaObject:
         """Java's DocumentFilter of some documents; None where all are found."""

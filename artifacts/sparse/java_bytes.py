@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array
-from lightretriever.artifacts.sparse.jvm import JavaObject
 
 
 def pack_ints(values: npt.NDArray[Any]) -> bytearray:
@@ -45,11 +44,6 @@ def pack_parts(parts: Sequence[bytes]) -> bytearray:
     ends = np.cumsum([len(parts), *map(len, parts)])
     ends[1:] -= len(parts)
     return bytearray().join((pack_ints(ends), *parts))
-
-
-def from_java(packed: JavaObject) -> bytes:
-    """A byte[] that pyjnius returned."""
-    return bytes(packed.tostring())
 
 
 def unpack_ints(packed: bytes) -> Int64Array:

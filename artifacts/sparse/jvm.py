@@ -83,7 +83,8 @@ def java_class(name: str) -> JavaObject:
 
 
 def java_call(function: JavaObject, *arguments: object) -> JavaObject:
-    """Call a static Java method from any thread. Changes that Java makes to a bytearray don't come back.
+    """Call a static Java method from any thread. A byte[] comes as bytes; changes that Java makes to a bytearray don't
+    come back.
 
     Raises ValueError with Java's message for an IllegalArgumentException, TimeoutError for a LateException, and
     JavaError for every other Java exception.
@@ -95,9 +96,10 @@ def java_call(function: JavaObject, *arguments: object) -> JavaObject:
     if not hasattr(_threads, "guard") and threading.current_thread() is not threading.main_thread():
         _threads.guard = _ThreadGuard()
     try:
-        return function(*arguments, pass_by_reference=False)
+        made = function(*arguments, pass_by_reference=False)
     except _jnius.JavaException as error:
         raise _translated(error) from error
+    return bytes(made.tostring()) if isinstance(made, _jnius.jnius.ByteArray) else made
 
 
 def _translated(error: Exception) -> Exception:

@@ -7,9 +7,9 @@ fuzzy and sorted terms find them.
 from collections.abc import Sequence
 from typing import Final
 
-from lightretriever.artifacts.sparse.java_bytes import from_java, pack_text, pack_texts, unpack_counts, unpack_texts
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.java_bytes import pack_text, pack_texts, unpack_counts, unpack_texts
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
-from lightretriever.artifacts.sparse.reader import LuceneIndex
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 
 MIN_WORD: Final = 3
@@ -25,7 +25,7 @@ MIN_BEGINNING: Final = 2
 class Spelling:
     """The spellings of an open index. Any number of threads may use it at once; the index is closed elsewhere."""
 
-    def __init__(self, index: LuceneIndex, language: Language = "english") -> None:
+    def __init__(self, index: ImpactIndex, language: Language = "english") -> None:
         """`language` is that of the vocabulary's words."""
         self._index = index
         self._analyzer = word_analyzer(language)
@@ -50,12 +50,12 @@ class Spelling:
             return []
         asked = (word if MIN_WORD <= len(word) <= MAX_WORD else "" for word in words)
         packed = pack_texts("word", asked)
-        return unpack_texts(from_java(java_call(self._java.corrections, self._index.handle, self._analyzer, packed)))
+        return unpack_texts(java_call(self._java.corrections, self._index.handle, self._analyzer, packed))
 
     def forms(self, words: Sequence[str]) -> list[list[str]]:
         """For each word, in lower case, the words of the corpus that have the same term."""
         packed = pack_texts("word", words)
-        forms = from_java(java_call(self._java.forms, self._index.handle, self._analyzer, packed))
+        forms = java_call(self._java.forms, self._index.handle, self._analyzer, packed)
         return [text.split() for text in unpack_texts(forms)]
 
     def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
@@ -64,4 +64,4 @@ class Spelling:
         if len(beginning) < MIN_BEGINNING:
             return []
         packed = pack_text("beginning", beginning)
-        return unpack_counts(from_java(java_call(self._java.completions, self._index.handle, packed, most)))
+        return unpack_counts(java_call(self._java.completions, self._index.handle, packed, most))

@@ -16,7 +16,6 @@ from functools import cache
 from typing import Final, Literal, NamedTuple
 
 from lightretriever.artifacts.sparse.java_bytes import (
-    from_java,
     pack_text,
     pack_texts,
     unpack_ints,
@@ -122,7 +121,7 @@ class Vocabulary:
                 all_places.append([Place(f"{token}", *span) for token, *span in self._tokens.query_places(text)])
         else:
             packed = java_call(_java().places, word_analyzer(self.language), pack_texts("text", texts))
-            parts = unpack_parts(from_java(packed))
+            parts = unpack_parts(packed)
             for read, ends in zip(parts[::2], parts[1::2], strict=True):
                 spans = unpack_ints(ends).reshape(-1, 2)
                 places = [
@@ -161,7 +160,7 @@ def term_problem(term: str, kind: VocabularyKind, tokens: int) -> str | None:
 def words_of(texts: Sequence[str], language: Language = "english") -> list[list[str]]:
     """The words of each text in their order, each as often as it comes. ValueError for a text that is no Unicode."""
     words = java_call(_java().words, word_analyzer(language), pack_texts("text", texts))
-    return [text.split(" ") if text else [] for text in unpack_texts(from_java(words))]
+    return [text.split(" ") if text else [] for text in unpack_texts(words)]
 
 
 @cache

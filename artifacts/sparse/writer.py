@@ -8,7 +8,7 @@ later are written beside an index, and read behind its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final, Self
 from weakref import finalize
@@ -31,21 +31,36 @@ _CHUNK_DOCUMENTS: Final = 4096
 _DISK_ERRORS: Final = ("IOException", "FileSystemException", "AccessDeniedException")
 
 
-class LuceneWriter:
-    """Base of the writers: a context manager that commits at its end, or after an exception removes what it wrote.
+class ImpactIndexWriter:
+    """Writes the index that `ImpactIndex` opens: a context manager that commits at its end, or after an exception
+    removes what it wrote.
 
     One thread at a time. The directory `path` must not exist or be empty; it is complete only after `close()`.
     """
 
     def __init__(
-        self, path: Path, analyzer: JavaObject = None, *, positions: bool = False, later: bool = False
+        self,
+        path: Path,
+        fields: Mapping[str, FieldKind] | None = None,
+        *,
+        language: Language | None = None,
+        positions: bool = False,
+        later: bool = False,
     ) -> None:
+        """`fields` are the documents' declared fields, see `artifacts.documents.fields`. With a language, the spellings
+        of title and text are indexed too, see `artifacts.sparse.spelling`; with `positions`, those of its words.
+
+        Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
+        """
         if path.is_dir() and any(path.iterdir()):
             raise BundleError(f"{path} is not empty.", remedy="Remove it, or write the index elsewhere.")
         self.path = path
         self.count = 0
         self._new_folder = not path.exists()
+        self._spellings = language is not None
+        self._fields: dict[str, FieldKind] = {**(fields or {}), NAMES: "keyword"}
         self._java = java_class("lightretriever.IndexBuilder")
+        analyzer = None if language is None else word_analyzer(language)
         arguments = (bytearray(bytes(path.absolute())), analyzer, positions)
         if later:
             self._handle = java_call(self._java.later, *arguments)
@@ -102,30 +117,6 @@ class LuceneWriter:
                 remedy="Look at free space and permissions, and run the same command again.",
             ) from error
 
-
-class ImpactIndexWriter(LuceneWriter):
-    """Writes the index that `ImpactIndex` opens."""
-
-    def __init__(
-        self,
-        path: Path,
-        fields: Mapping[str, FieldKind] | None = None,
-        *,
-        language: Language | None = None,
-        positions: bool = False,
-        later: bool = False,
-    ) -> None:
-        """`fields` are the documents' declared fields, see `artifacts.documents.fields`. With a language, the spellings
-        of title and text are indexed too, see `artifacts.sparse.spelling`; with `positions`, those of its words.
-
-        Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
-        """
-        analyzer = None if language is None else word_analyzer(language)
-        super().__init__(path, analyzer, positions=positions, later=later)
-        self._spellings = language is not None
-        self._fields: dict[str, FieldKind] = {**(fields or {}), NAMES: "keyword"}
-        self._declared = pack_texts("field", (f"{kind[0]}:{name}" for name, kind in self._fields.items()))
-
     def add(
         self,
         ids: Sequence[str],
@@ -147,7 +138,7 @@ class ImpactIndexWriter(LuceneWriter):
         block does it). An id used twice is found by `close()`.
         """
         identities = utf8("document id", ids)
-        for start, end in chunks(identities, documents, np.diff(indptr).tolist()):
+        for start, end in _chunks(identities, documents, np.diff(indptr).tolist()):
             texts = [text_of(record) for record in records[start:end]] if self._spellings else []
             rows = indptr[start : end + 1]
             first, last = int(rows[0]), int(rows[-1])
@@ -161,24 +152,36 @@ class ImpactIndexWriter(LuceneWriter):
                 pack_texts("term", spelt),
                 pack_ints(places),
                 pack_ints(impacts[first:last]),
-                self._declared,
                 *self._values(end - start, records[start:end]),
                 pack_texts("text", texts),
             )
             self.count += end - start
 
-    def _values(self, count: int, records: Sequence[Any]) -> tuple[bytearray, ...]:
-        """The values of the declared fields of so many documents: where those of each end, their fields, the values."""
-        values: list[tuple[int, str]] = []
+    def _values(self, count: int, records: Sequence[Any]) -> tuple[bytearray, bytearray]:
+        """The values of so many documents' declared fields: where those of each end, and each one behind its field."""
+        values: list[str] = []
         rows = np.zeros(count, np.int32)
         for row, record in enumerate(records):
-            values += indexed_values(record, self._fields)
-            rows[row] = len(values)
-        fields = np.array([field for field, _ in values], np.int32)
-        return pack_ints(rows), pack_ints(fields), pack_texts("value", (value for _, value in values))
+            for name, value in indexed_values(record, self._fields):
+                values += [f"{self._fields[name][0]}:{name}", value]
+            rows[row] = len(values) // 2
+        return pack_ints(rows), pack_texts("value", values)
+
+    def add_texts(self, ids: Sequence[str], texts: Sequence[str]) -> None:
+        """Add n documents, in order, whose words are indexed with their frequencies, for BM25. ValueError for what is
+        no Unicode."""
+        identities = utf8("document id", ids)
+        contents = [
+            part
+            for name, text in zip(ids, texts, strict=True)
+            for part in utf8(f"the text of document {name!r}:", [text])
+        ]
+        for start, end in _chunks(identities, contents, repeat(0, len(ids))):
+            self._call(self._java.addTexts, pack_parts(identities[start:end]), pack_parts(contents[start:end]))
+            self.count += end - start
 
 
-def chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _chunks(ids: Sequence[bytes], texts: Sequence[bytes], terms: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Ranges of documents of a size that one call into Java carries well. `terms` is how many each document has."""
     start = size = 0
     for i, (name, text, count) in enumerate(zip(ids, texts, terms, strict=True)):

@@ -37,7 +37,7 @@ def mine(
         word_index(work, SCRATCH, documents, documents.values(), title) as words,
         ThreadPoolExecutor(_THREADS) as pool,  # Java releases the GIL
     ):
-        hits = pool.map(lambda query: words.search(query, settings.depth), queries)
+        hits = pool.map(lambda query: words.ranked(query, settings.depth), queries)
         read = tracked(hits, title, total=len(queries), unit="queries")
         ranked = dict(zip(queries, read, strict=True))
     return chosen(examples, ranked, documents, relevant, settings)

@@ -27,7 +27,7 @@ def opened(bundle: Bundle, path: Path) -> Iterator[Search]:
         ordinal_of = {name: number for number, name in enumerate(index.ids())}
 
         def search(query: str, k: int) -> Hits:
-            found = words.search(query, k)
+            found = words.ranked(query, k)
             ordinals = np.array([ordinal_of[name] for name, _ in found], dtype=np.int64)
             return [
                 {"id": name, "rank": rank, "score": score, "fields": fields}

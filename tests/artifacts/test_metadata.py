@@ -12,11 +12,14 @@ FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "publishe
     [
         ({}, []),
         ({"source": None, "year": None, "other": 3}, []),
-        ({"source": "wiki", "year": 2020}, [(0, "wiki"), (1, "2020.0")]),
-        ({"source": ["a", "ü", ""], "year": [1, 2.5]}, [(0, "a"), (0, "ü"), (0, ""), (1, "1.0"), (1, "2.5")]),
-        ({"source": True}, [(0, "true")]),
-        ({"year": -0.0}, [(1, "0.0")]),
-        ({"published": ["1970-01-01", "1970-01-02T00:00:01+01:00"]}, [(2, "0"), (2, "82801000")]),
+        ({"source": "wiki", "year": 2020}, [("source", "wiki"), ("year", "2020.0")]),
+        (
+            {"source": ["a", "ü", ""], "year": [1, 2.5]},
+            [("source", "a"), ("source", "ü"), ("source", ""), ("year", "1.0"), ("year", "2.5")],
+        ),
+        ({"source": True}, [("source", "true")]),
+        ({"year": -0.0}, [("year", "0.0")]),
+        ({"published": ["1970-01-01", "1970-01-02T00:00:01+01:00"]}, [("published", "0"), ("published", "82801000")]),
         ({"source": []}, []),
     ],
 )

@@ -66,16 +66,16 @@ def test_impact_searcher_gives_the_same_hits(written: Path, index: ImpactIndex, 
 )
 def test_bm25_gives_the_same_hits(words_path: Path, words: WordIndex, text: str) -> None:
     searcher = java_class("io.anserini.search.SimpleSearcher")(str(words_path))
-    assert_same_hits(words.search(text, 40), plain(searcher.search(text, 40)))
+    assert_same_hits(words.ranked(text, 40), plain(searcher.search(text, 40)))
     searcher.set_bm25(1.2, 0.75)
-    assert_same_hits(words.search(text, 40, k1=1.2, b=0.75), plain(searcher.search(text, 40)))
+    assert_same_hits(words.ranked(text, 40, k1=1.2, b=0.75), plain(searcher.search(text, 40)))
     searcher.close()
 
 
 def test_bm25_counts_ids_and_checks_and_takes_long_texts(texts: dict[str, str], words: WordIndex) -> None:
     everything = " ".join(f"word{i}" for i in range(5000)) + " quick"
-    assert len(words.search(everything, 1000)) == sum("quick" in text.split() for text in texts.values())
+    assert len(words.ranked(everything, 1000)) == sum("quick" in text.split() for text in texts.values())
     assert words.count == 500
     assert words.ids() == list(texts)
     words.check()
-    assert len(words.search("retrieval", 10**12)) == len(words.search("retrieval", 500))
+    assert len(words.ranked("retrieval", 10**12)) == len(words.search("retrieval", 500))

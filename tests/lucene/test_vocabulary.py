@@ -137,14 +137,14 @@ def test_a_hyphen_makes_no_difference(tmp_path: Path) -> None:
     }
     build_word_index(tmp_path / "words", list(texts), list(texts.values()))
     with WordIndex.open(tmp_path / "words") as words:
-        assert [name for name, _ in words.search("wi-fi", 10)][:2] == ["wi-fi", "router"]
-        assert {name for name, _ in words.search("wi-fi", 10)} == {"wi-fi", "wifi", "router", "wi"}
-        assert {name for name, _ in words.search("wifi", 10)} == {"wi-fi", "wifi", "router"}
-        assert {name for name, _ in words.search("UTF8", 10)} == {"utf-8", "utf8"}
-        assert {name for name, _ in words.search("utf‐8", 10)} == {"utf-8", "utf8"}
-        assert next(name for name, _ in words.search("fi-router", 10)) == "router"
-        assert words.search("202105 2021053 aaaaaaaaaaaaaaaaaaaaab xy", 10) == []
-        assert [name for name, _ in words.search("05", 10)] == ["date"]
+        assert [name for name, _ in words.ranked("wi-fi", 10)][:2] == ["wi-fi", "router"]
+        assert {name for name, _ in words.ranked("wi-fi", 10)} == {"wi-fi", "wifi", "router", "wi"}
+        assert {name for name, _ in words.ranked("wifi", 10)} == {"wi-fi", "wifi", "router"}
+        assert {name for name, _ in words.ranked("UTF8", 10)} == {"utf-8", "utf8"}
+        assert {name for name, _ in words.ranked("utf‐8", 10)} == {"utf-8", "utf8"}
+        assert next(name for name, _ in words.ranked("fi-router", 10)) == "router"
+        assert words.ranked("202105 2021053 aaaaaaaaaaaaaaaaaaaaab xy", 10) == []
+        assert [name for name, _ in words.ranked("05", 10)] == ["date"]
 
 
 @pytest.mark.parametrize(

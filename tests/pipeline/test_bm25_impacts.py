@@ -95,7 +95,7 @@ class Ranked:
 
     def bm25(self, query: str) -> dict[int, float]:
         """Lucene's scores of all documents with a word of the query, by ordinal, best first."""
-        hits = self.words.search(query, len(self.texts), self.encoder.k1, self.encoder.b)
+        hits = self.words.ranked(query, len(self.texts), self.encoder.k1, self.encoder.b)
         return {int(name): score for name, score in hits}
 
 
@@ -146,7 +146,7 @@ def test_every_document_with_a_word_is_found(ranked: Ranked) -> None:
     for query in ("w0", "w1 w2500", "w0 w0 w7"):
         (terms,) = WORDS.terms_of([query])
         ordinals, _ = ranked.impacts.search(terms, np.ones(len(terms), np.float32), 1000)
-        assert sorted(ordinals.tolist()) == sorted(int(name) for name, _ in ranked.words.search(query, 1000))
+        assert sorted(ordinals.tolist()) == sorted(int(name) for name, _ in ranked.words.ranked(query, 1000))
         assert len(ordinals) == sum(bool({*query.split()} & {*text.split()}) for text in ranked.texts)
 
 

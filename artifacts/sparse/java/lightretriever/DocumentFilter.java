@@ -3,9 +3,12 @@ package lightretriever;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.document.DoubleField;
 import org.apache.lucene.document.KeywordField;
@@ -53,7 +56,11 @@ public final class DocumentFilter {
   }
 
   public static DocumentFilter of(OpenIndex index, byte[] texts) throws IOException {
-    Query query = new Reader(new Strings(texts), 0).whole();
+    Iterator<String> condition = new Strings(texts).from(0);
+    Query query = query(condition);
+    if (condition.hasNext()) {
+      throw new IllegalArgumentException("a condition goes on after its end with " + condition.next());
+    }
     return index.reading(
         () -> {
           FixedBitSet documents = new FixedBitSet(OpenIndex.count(index));
@@ -73,14 +80,13 @@ public final class DocumentFilter {
   }
 
   /**
-   * The ordinals of the documents that conditions hold for, which stand one behind the other from a text on: those of the
-   * first, then those of the next, each once. Of a condition that holds for more than ten, none: many have this name.
+   * The ordinals of the documents that conditions, one behind the other, hold for: those of the first, then those of the
+   * next, each once. Of a condition that holds for more than ten, none: many have this name.
    */
-  static int[] named(OpenIndex index, Strings texts, int first, DocumentFilter among) throws IOException {
+  static int[] named(OpenIndex index, Iterator<String> conditions, DocumentFilter among) throws IOException {
     Set<Integer> named = new LinkedHashSet<>();
-    Reader conditions = new Reader(texts, first);
-    while (conditions.next < texts.count()) {
-      Weight weight = weight(index, conditions.query());
+    while (conditions.hasNext()) {
+      Weight weight = weight(index, query(conditions));
       List<Integer> matching = new ArrayList<>();
       for (LeafReaderContext leaf : index.segments()) {
         DocIdSetIterator found = found(weight, leaf);
@@ -148,86 +154,61 @@ public final class DocumentFilter {
     return from < among.documents.length() ? Math.min(among.documents.nextSetBit(from), end) : end;
   }
 
-  private static final class Reader {
-    private final Strings texts;
-    private int next;
-
-    Reader(Strings texts, int first) {
-      this.texts = texts;
-      this.next = first;
+  /** Reads a condition up to its end. */
+  private static Query query(Iterator<String> texts) {
+    String operator = texts.next();
+    switch (operator) {
+      case "and":
+        return all(texts, BooleanClause.Occur.FILTER);
+      case "or":
+        return all(texts, BooleanClause.Occur.SHOULD);
+      case "not":
+        return new BooleanQuery.Builder()
+            .add(MatchAllDocsQuery.INSTANCE, BooleanClause.Occur.FILTER)
+            .add(query(texts), BooleanClause.Occur.MUST_NOT)
+            .build();
+      case "keyword":
+        String field = Fields.name(texts.next());
+        return field.equals(Fields.NAMES)
+            ? new TermInSetQuery(field, values(texts))
+            : KeywordField.newSetQuery(field, values(texts));
+      case "number":
+        return DoubleField.newRangeQuery(
+            Fields.name(texts.next()), Double.parseDouble(texts.next()), Double.parseDouble(texts.next()));
+      case "numbers":
+        return DoubleField.newSetQuery(
+            Fields.name(texts.next()), counted(texts).mapToDouble(Double::parseDouble).toArray());
+      case "date":
+        return LongField.newRangeQuery(
+            Fields.name(texts.next()), Long.parseLong(texts.next()), Long.parseLong(texts.next()));
+      case "exists":
+        return new FieldExistsQuery(Fields.name(texts.next()));
+      case "ids":
+        return new TermInSetQuery(IndexBuilder.ID, values(texts));
+      case "spelt":
+        return new TermInSetQuery(IndexBuilder.SPELLINGS, values(texts));
+      case "phrase":
+        Analyzer analyzer = WordAnalyzer.ofLanguage(texts.next());
+        Query words = new QueryBuilder(analyzer).createPhraseQuery(IndexBuilder.PHRASES, texts.next());
+        return words == null ? MatchAllDocsQuery.INSTANCE : words; // stop words alone: no document might lack one
+      default:
+        throw new IllegalArgumentException("unknown operator: " + operator);
     }
+  }
 
-    Query whole() {
-      Query query = query();
-      if (next != texts.count()) {
-        throw new IllegalArgumentException("a condition ends at text " + next + " of " + texts.count());
-      }
-      return query;
+  private static Query all(Iterator<String> texts, BooleanClause.Occur occur) {
+    BooleanQuery.Builder query = new BooleanQuery.Builder();
+    for (int count = Integer.parseInt(texts.next()); count > 0; count--) {
+      query.add(query(texts), occur);
     }
+    return query.build();
+  }
 
-    private Query query() {
-      String operator = text();
-      switch (operator) {
-        case "and":
-          return all(BooleanClause.Occur.FILTER);
-        case "or":
-          return all(BooleanClause.Occur.SHOULD);
-        case "not":
-          return new BooleanQuery.Builder()
-              .add(MatchAllDocsQuery.INSTANCE, BooleanClause.Occur.FILTER)
-              .add(query(), BooleanClause.Occur.MUST_NOT)
-              .build();
-        case "keyword":
-          String field = Fields.name(text());
-          return field.equals(Fields.NAMES)
-              ? new TermInSetQuery(field, values())
-              : KeywordField.newSetQuery(field, values());
-        case "number":
-          return DoubleField.newRangeQuery(Fields.name(text()), Double.parseDouble(text()), Double.parseDouble(text()));
-        case "numbers":
-          return DoubleField.newSetQuery(
-              Fields.name(text()), texts().stream().mapToDouble(Double::parseDouble).toArray());
-        case "date":
-          return LongField.newRangeQuery(Fields.name(text()), Long.parseLong(text()), Long.parseLong(text()));
-        case "exists":
-          return new FieldExistsQuery(Fields.name(text()));
-        case "ids":
-          return new TermInSetQuery(IndexBuilder.ID, values());
-        case "spelt":
-          return new TermInSetQuery(IndexBuilder.SPELLINGS, values());
-        case "phrase":
-          Analyzer analyzer = WordAnalyzer.ofLanguage(text());
-          Query words = new QueryBuilder(analyzer).createPhraseQuery(IndexBuilder.PHRASES, text());
-          return words == null ? MatchAllDocsQuery.INSTANCE : words; // stop words alone: no document might lack one
-        default:
-          throw new IllegalArgumentException("unknown operator: " + operator);
-      }
-    }
+  private static List<BytesRef> values(Iterator<String> texts) {
+    return counted(texts).map(BytesRef::new).toList();
+  }
 
-    private Query all(BooleanClause.Occur occur) {
-      BooleanQuery.Builder query = new BooleanQuery.Builder();
-      int count = Integer.parseInt(text());
-      for (int i = 0; i < count; i++) {
-        query.add(query(), occur);
-      }
-      return query.build();
-    }
-
-    private List<BytesRef> values() {
-      return texts().stream().map(BytesRef::new).toList();
-    }
-
-    private List<String> texts() {
-      int count = Integer.parseInt(text());
-      List<String> values = new ArrayList<>();
-      for (int i = 0; i < count; i++) {
-        values.add(text());
-      }
-      return values;
-    }
-
-    private String text() {
-      return texts.get(next++);
-    }
+  private static Stream<String> counted(Iterator<String> texts) {
+    return IntStream.range(0, Integer.parseInt(texts.next())).mapToObj(i -> texts.next());
   }
 }

@@ -87,7 +87,7 @@ public final class ImpactSearch {
     return index.reading(
         () -> {
           ScoreDoc[] hits = best(index, new RawTFSimilarity(), query, k, filter, deadline);
-          int[] named = DocumentFilter.named(index, given, analyzer == null ? query.size() : 1, filter);
+          int[] named = DocumentFilter.named(index, given.from(analyzer == null ? query.size() : 1), filter);
           IntStream.Builder documents = IntStream.builder();
           for (ScoreDoc hit : hits) {
             documents.add(hit.doc);

@@ -131,9 +131,8 @@ public final class IndexBuilder {
 
   /**
    * Adds n documents. rowEnds holds, for each document, where its part of terms and impacts ends; a term is a place in
-   * names. No document names a term twice. Values are those of declared fields: valueRows holds where a document's part of
-   * them ends, valueFields the place of each one's field in fields. Texts are there for all documents, to index their
-   * spellings, or for none.
+   * names. No document names a term twice. Values are those of declared fields, each behind its field: valueRows holds
+   * where a document's part of them ends. Texts are there for all documents, to index their spellings, or for none.
    */
   public static void addImpacts(
       IndexBuilder builder,
@@ -143,16 +142,12 @@ public final class IndexBuilder {
       byte[] names,
       byte[] terms,
       byte[] impacts,
-      byte[] fields,
       byte[] valueRows,
-      byte[] valueFields,
       byte[] values,
       byte[] texts)
       throws IOException {
-    Strings declared = new Strings(fields);
     Strings known = new Strings(values);
     IntBuffer knownRows = Packed.ints(valueRows);
-    IntBuffer knownFields = Packed.ints(valueFields);
     Strings identities = new Strings(ids);
     Strings spellings = new Strings(names);
     BytesRef[] vocabulary = IntStream.range(0, spellings.count()).mapToObj(spellings::utf8).toArray(BytesRef[]::new);
@@ -177,7 +172,7 @@ public final class IndexBuilder {
         document.add(new Field(PHRASES, spelt.get(i), PHRASE_TYPE));
       }
       for (; value < knownRows.get(i); value++) {
-        document.add(Fields.field(declared.get(knownFields.get(value)), known.get(value)));
+        document.add(Fields.field(known.get(2 * value), known.get(2 * value + 1)));
       }
       builder.writer.addDocument(document);
     }

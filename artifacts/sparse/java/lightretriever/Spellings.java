@@ -1,6 +1,7 @@
 package lightretriever;
 
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.LinkedHashSet;
@@ -60,10 +61,10 @@ public final class Spellings {
         () -> {
           List<Word> found =
               beginning(index, new BytesRef(beginning)).stream()
-                  .sorted(Comparator.comparingInt(Word::documents).reversed().thenComparing(Word::text))
+                  .sorted(Comparator.comparingInt(Word::documents).reversed())
                   .limit(most)
                   .toList();
-          Stream<byte[]> texts = found.stream().map(word -> word.text().bytes);
+          Stream<byte[]> texts = found.stream().map(word -> word.text().getBytes(StandardCharsets.UTF_8));
           byte[] numbers = Packed.ints(found.stream().map(Word::documents).toList());
           return Strings.pack(Stream.concat(texts, Stream.of(numbers)).toList());
         });
@@ -95,21 +96,21 @@ public final class Spellings {
       return forms;
     }
     for (Word other : beginning(index, new BytesRef(word.substring(0, common)))) {
-      if (WordAnalyzer.words(analyzer, other.text().utf8ToString()).equals(term)) {
-        forms.add(other.text().utf8ToString());
+      if (WordAnalyzer.words(analyzer, other.text()).equals(term)) {
+        forms.add(other.text());
       }
     }
     return forms;
   }
 
-  /** The words that begin with a text. */
+  /** The words that begin with a text, in the order of their UTF-8. */
   private static List<Word> beginning(OpenIndex index, BytesRef prefix) throws IOException {
     List<Word> found = new ArrayList<>();
     Terms words = index.terms(IndexBuilder.SPELLINGS);
     TermsEnum each = words == null ? TermsEnum.EMPTY : words.iterator();
     boolean more = each.seekCeil(prefix) != TermsEnum.SeekStatus.END;
     for (; more && StringHelper.startsWith(each.term(), prefix); more = each.next() != null) {
-      found.add(new Word(BytesRef.deepCopyOf(each.term()), each.docFreq(), 1f));
+      found.add(new Word(each.term().utf8ToString(), each.docFreq(), 1f));
     }
     return found;
   }
@@ -139,13 +140,13 @@ public final class Spellings {
     List<Word> near = new ArrayList<>();
     while (each.next() != null) {
       float alike = each.attributes().getAttribute(BoostAttribute.class).getBoost();
-      near.add(new Word(BytesRef.deepCopyOf(each.term()), each.docFreq(), alike));
+      near.add(new Word(each.term().utf8ToString(), each.docFreq(), alike));
     }
     return near;
   }
 
   private static String text(Optional<Word> word) {
-    return word.map(found -> found.text().utf8ToString()).orElse("");
+    return word.map(Word::text).orElse("");
   }
 
   /**
@@ -157,16 +158,15 @@ public final class Spellings {
         near.stream()
             .filter(
                 other -> {
-                  String text = other.text().utf8ToString();
-                  int more = text.codePointCount(0, text.length()) - SHORT;
-                  return more > 0 || (more == 0 && letters(text).equals(letters(word)));
+                  int more = other.text().codePointCount(0, other.text().length()) - SHORT;
+                  return more > 0 || (more == 0 && letters(other.text()).equals(letters(word)));
                 })
             .sorted(Comparator.comparingInt(Word::documents).reversed())
             .toList();
     int least = Math.max(SHORT_LEAST_DOCUMENTS, OpenIndex.count(index) / SHORT_ONE_OF);
     int most = likely.isEmpty() ? 0 : likely.get(0).documents();
     int second = likely.size() < 2 ? 0 : likely.get(1).documents();
-    return most >= least && most >= SHORT_TIMES * second ? likely.get(0).text().utf8ToString() : "";
+    return most >= least && most >= SHORT_TIMES * second ? likely.get(0).text() : "";
   }
 
   /** The letters of a word in the order of the alphabet. */
@@ -204,5 +204,5 @@ public final class Spellings {
   }
 
   /** A word, the number of documents that have it, and how much it is like the word that is asked for. */
-  private record Word(BytesRef text, int documents, float alike) {}
+  private record Word(String text, int documents, float alike) {}
 }

@@ -5,7 +5,9 @@ import java.nio.ByteBuffer;
 import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
+import java.util.stream.IntStream;
 import org.apache.lucene.util.BytesRef;
 import org.apache.lucene.util.IOFunction;
 
@@ -59,6 +61,11 @@ final class Strings {
   String get(int index) {
     BytesRef part = part(index);
     return Packed.text(part.bytes, part.offset, part.offset + part.length);
+  }
+
+  /** The texts from one on. */
+  Iterator<String> from(int first) {
+    return IntStream.range(first, count()).mapToObj(this::get).iterator();
   }
 
   /** The bytes of a text, refused as in get() unless they are UTF-8. */
