@@ -78,4 +78,4 @@ def test_bm25_counts_ids_and_checks_and_takes_long_texts(texts: dict[str, str], 
     assert words.count == 500
     assert words.ids() == list(texts)
     words.check()
-    assert len(words.ranked("retrieval", 10**12)) == len(words.search("retrieval", 500))
+    assert len(words.ranked("retrieval", 10**12)) == len(words.ranked("retrieval", 500))
