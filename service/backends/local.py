@@ -5,7 +5,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from math import inf
-from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -134,15 +133,6 @@ def _vector(query: EncodedQuery) -> Float32Array:
     return query.dense
 
 
-class RunningSearches:
-    """The number of searches of a bundle that run now, behind a `lock`, and the `processors` that they share."""
-
-    def __init__(self) -> None:
-        self.processors = processors()
-        self.lock = Lock()
-        self.count = 0
-
-
 class LocalBackends(Backends):
     """On this machine, Lucene searches in the calling thread, and ends by itself when it is late. Faiss can't be
     interrupted: it searches meanwhile in the lane `dense`, or before, in the calling thread, as `hands_over` says."""
@@ -163,7 +153,8 @@ class LocalBackends(Backends):
         """`close` closes the index of the bundle, whose words are of a language, if it has words, and the `store` of
         what is written beside it, which `now` searches too."""
         self.live, self._bundled, self._language, self._executor = store, index, language, executor
-        self._running = RunningSearches()
+        self._processors = processors()
+        self._running: list[None] = []  # one for each search that runs now, in any snapshot; append and pop are atomic
         self._snapshot: Snapshot | None = None
         self._use(index, dense)
 
@@ -195,12 +186,10 @@ class LocalBackends(Backends):
         self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
         """Search these legs, as `Backends.search`."""
-        with self._running.lock:
-            self._running.count += 1
-            running = self._running.count
+        self._running.append(None)
         try:
-            both = len(legs) == 2
-            handed_over = "dense" in legs and hands_over(self._search_bytes, running, self._running.processors)
+            both, running = len(legs) == 2, len(self._running)
+            handed_over = "dense" in legs and hands_over(self._search_bytes, running, self._processors)
             if both and not handed_over:
                 return self._search_both(query, count, allowed, deadline)
             here, lanes = dict[LegName, Callable[[], Any]](), dict[LegName, Callable[[], Any]]()
@@ -221,8 +210,7 @@ class LocalBackends(Backends):
             matched = call_here(seek, deadline).value
             return LegResults(outcomes, query, named=NO_ORDINALS if matched is None else matched.named)
         finally:
-            with self._running.lock:
-                self._running.count -= 1
+            self._running.pop()
 
     def _search_both(
         self, query: EncodedQuery, count: int, allowed: DocumentFilter | None, deadline: float

@@ -1,8 +1,7 @@
 """Files that are read again when their content changes: API keys, rules, certificates."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final, Generic, TypeVar
@@ -12,7 +11,6 @@ from lightretriever.service.errors import SettingsError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_EVERY_S: Final = 1.0
 REMEDY: Final = "Correct the file; a running service reads it again by itself."
 
 
@@ -64,15 +62,3 @@ class WatchedFile(Generic[T]):
         if problem != self.problem:
             self.problem = problem
             _log.error("%s stay as they were", self._name, extra={**self._fields, "reason": reason})
-
-
-async def keep_reading(files: Iterable[WatchedFile[object]]) -> None:
-    """Look at files every second, in a thread, until cancelled."""
-    files = list(files)
-    while files:
-        await asyncio.sleep(_EVERY_S)
-        for file in files:
-            try:
-                await asyncio.to_thread(file.look)
-            except Exception:  # keep watching
-                _log.exception("a file can't be watched")

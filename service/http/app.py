@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from threading import Event
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lightretriever.service import errors
 from lightretriever.service.collections.collections import DEFAULT, Collections
 from lightretriever.service.collections.swap import EngineHolder
-from lightretriever.service.execution.watching import keep_reading
+from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.http.handling import COLLECTION, AppState
 from lightretriever.service.http.middleware import Envelope
 from lightretriever.service.http.openapi import description
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _WARM_UP_PAUSE_S: Final = 1.0
-_REFRESH_S: Final = 1.0
 _COLLECTOR: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _MIN_GZIPPED: Final = 16_384  # bytes; packing takes longer than sending fewer
 _GZIP_LEVEL: Final = 1
@@ -73,8 +72,7 @@ def create_app(
         rules = (holder.engine.parts.rules for holder in collections)
         watched = [*app.state.watched, *(file for file in rules if file is not None)]
         tasks = [
-            asyncio.create_task(keep_reading(watched)),
-            asyncio.create_task(_refresh(collections.metrics)),
+            asyncio.create_task(_every_second(watched, collections.metrics)),
             asyncio.create_task(_warm_up(app.state, stop, on_ready)),
         ]
         try:
@@ -159,11 +157,16 @@ def _tracing() -> "Tracing | None":
     return Tracing()
 
 
-async def _refresh(metrics: Metrics) -> None:
-    """Set the gauges every second, for the other processes."""
+async def _every_second(files: Sequence[WatchedFile[Any]], metrics: Metrics) -> None:
+    """Set the gauges, for the other processes, and look at files, until cancelled."""
     while True:
-        metrics.refresh()
-        await asyncio.sleep(_REFRESH_S)
+        try:
+            metrics.refresh()
+            for file in files:
+                await asyncio.to_thread(file.look)
+        except Exception:  # go on
+            _log.exception("files and metrics are not up to date")
+        await asyncio.sleep(1.0)
 
 
 async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None]) -> None:

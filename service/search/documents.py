@@ -22,7 +22,7 @@ _KEPT_SETS: Final = 64
 _KEPT_BYTES: Final = 64 << 20
 _PROBE_WORDS: Final = 8
 _PROBE_CHARACTERS: Final = 200
-_MORE: Final = 10  # times as many documents, where few make an example
+_MORE: Final = 10  # times as many documents, as few make an example
 _TITLE_CHARACTERS: Final = 60
 
 
@@ -109,16 +109,11 @@ class Documents:
     def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:
         """Return up to `count` queries to try which are accepted: short titles of documents spread over the index,
         those of several words first."""
-        queries: list[str] = []
-        for size in (count + 2, _MORE * count):
-            sample = self._sample(size)
-            inner = sample[1:-1] or sample  # the first and the last of a corpus are often odd
-            titles = dict.fromkeys(" ".join(str(fields.get("title") or "").split()) for fields in inner)
-            queries = [title for title in titles if 0 < len(title) <= _TITLE_CHARACTERS and accept(title)]
-            queries.sort(key=lambda title: " " not in title)
-            if len(queries) >= count or len(sample) < size:
-                break
-        return queries[:count]
+        sample = self._sample(_MORE * count)
+        inner = sample[1:-1] or sample  # the first and the last of a corpus are often odd
+        titles = dict.fromkeys(" ".join(str(fields.get("title") or "").split()) for fields in inner)
+        queries = [title for title in titles if 0 < len(title) <= _TITLE_CHARACTERS and accept(title)]
+        return sorted(queries, key=lambda title: " " not in title)[:count]
 
     def _sample(self, count: int) -> list[dict[str, Any]]:
         ordinals = self.store.spread(count)
