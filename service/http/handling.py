@@ -118,11 +118,8 @@ async def begin(request: Request, scope: KeyScope = "search", media: str = JSON)
     """Admit the request and read its body, which has a media type. OverloadedError before that, if there is no room:
     the body is read outside of `admitted`, so that slow clients take no places."""
     enter(request, scope)
-    state = state_of(request)
-    state.admission.check()
-    settings = state.settings
-    limit, deadline_ms = settings.max_body_bytes, settings.deadline_ms
-    return await read_body(request, max_body_bytes=limit, deadline_ms=deadline_ms, media=media)
+    state_of(request).admission.check()
+    return await read_body(request, media)
 
 
 @asynccontextmanager

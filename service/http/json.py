@@ -74,20 +74,21 @@ _SHAPES_OF_DOCUMENT: Final = {"fields": '{"title": "…", "text": "…"}'}
 M = TypeVar("M", bound=BaseModel)
 
 
-async def read_body(request: Request, *, max_body_bytes: int, deadline_ms: float, media: str = JSON) -> bytes:
+async def read_body(request: Request, media: str) -> bytes:
     """Read the body of a request that is declared as `media`, plain or packed by gzip. MediaTypeError if it is not,
     InvalidBodyError if it can't be unpacked, BodyTooLargeError over the limit (announced, streamed or unpacked),
     BodyTimeoutError if it does not arrive within the deadline, counted from now."""
-    packed = _check_media_type(request, media)
+    packed, settings = _check_media_type(request, media), request.app.state.settings
     try:
-        async with asyncio.timeout(deadline_ms / 1e3):
-            body = await _read(request, max_body_bytes)
+        async with asyncio.timeout(settings.deadline_ms / 1e3):
+            body = await _read(request, settings.max_body_bytes)
     except TimeoutError as error:
-        raise errors.BodyTimeoutError(f"The body was not there within {deadline_ms:g} ms. Send it faster.") from error
+        message = f"The body was not there within {settings.deadline_ms:g} ms. Send it faster."
+        raise errors.BodyTimeoutError(message) from error
     if not packed:
         return body
     with request.app.state.admission.enter():
-        return await asyncio.to_thread(_unpacked, body, max_body_bytes)
+        return await asyncio.to_thread(_unpacked, body, settings.max_body_bytes)
 
 
 def parse(body: bytes, model: type[M]) -> M:

@@ -17,18 +17,18 @@ def read_page(path: Path) -> Callable[[], Response]:
     """Return what makes a page's answer, with the scripts and styles inline that it names (`src`, `href`). The policy
     lists their hashes, so an injected script never runs. OSError for a missing part."""
 
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+
     def inlined(part: re.Match[str]) -> str:
         tag = str(part.lastgroup)
-        return f"<{tag}>\n{(path.parent / part[tag]).read_text('utf-8')}</{tag}>"
-
-    def hashes(tag: str) -> str:
-        contents = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
-        digests = (hashlib.sha256(content.encode()).digest() for content in contents)
-        return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+        content = f"\n{(path.parent / part[tag]).read_text('utf-8')}"
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest())
+        hashes[tag].append(f"'sha256-{digest.decode()}'")
+        return f"<{tag}>{content}</{tag}>"
 
     html = _PART.sub(inlined, path.read_text("utf-8"))
     policy = (
-        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; "
+        f"default-src 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     headers = {"content-security-policy": policy, "cache-control": "no-cache"}

@@ -31,12 +31,10 @@ _PARSE: Final[Mapping[FieldKind, Callable[[object], Any]]] = {
 }
 
 
-def read_filter(
-    condition: Filter, fields: Mapping[str, FieldKind], path: str = "filter"
-) -> tuple[tuple[str, ...], list[FieldError]]:
-    """Return a filter in the index's form, and its errors, by their path in the request, which begins with `path`."""
+def read_filter(condition: Filter, fields: Mapping[str, FieldKind]) -> tuple[tuple[str, ...], list[FieldError]]:
+    """Return a filter in the index's form, and its errors, by their path in the request."""
     errors: list[FieldError] = []
-    texts = tuple(_texts(condition, fields, path, 0, errors))
+    texts = tuple(_texts(condition, fields, "filter", 0, errors))
     values = count_values(condition)
     if values > MAX_VALUES:
         errors.append(FieldError("filter", f"a filter has at most {MAX_VALUES} values", values))
@@ -172,9 +170,7 @@ def read_ranges(
         ranges[name] = of_field = []
         for low, high in pairwise([None, *edges, None]):
             bounds = {key: edge for key, edge in (("gte", low), ("lt", high)) if edge is not None}
-            condition, wrong = read_filter(Condition.model_validate({"field": name, **bounds}), fields, path)
-            of_field.append((bounds, condition))
-            errors += wrong
+            of_field.append((bounds, tuple(_condition(Condition.model_validate({"field": name, **bounds}), fields))))
     return ranges, errors
 
 
