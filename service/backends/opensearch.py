@@ -7,6 +7,7 @@ while the alias is switched. `EngineHolder` then opens another engine.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from math import inf
 from time import perf_counter
@@ -47,14 +48,12 @@ from lightretriever.service.backends.base import (
     UnavailableError,
 )
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.executor import Executor, Outcome, Reason
+from lightretriever.service.execution.executor import Outcome, call_here
 from lightretriever.service.schemas import ClusterFacts, LegName
 from lightretriever.service.settings import Settings
 
 T = TypeVar("T")
-CLUSTER_LANE: Final = "opensearch"
-"""The lane for trips to the cluster."""
-
+_NAME: Final = "opensearch"
 _OPEN_S: Final = 10.0
 _PROBE_S: Final = 0.5  # time for a probe
 _BETWEEN_PROBES_S: Final = 1.0
@@ -65,7 +64,7 @@ _DEADLINE: Final = ContextVar[float]("deadline", default=inf)
 class ClusterLeg:
     """One leg of `ClusterBackends`."""
 
-    backend: Final = CLUSTER_LANE
+    backend: Final = _NAME
 
     def __init__(self, backends: "ClusterBackends", name: LegName) -> None:
         self.name: LegName = name
@@ -100,20 +99,14 @@ class ClusterLeg:
 
 
 class ClusterBackends(Backends):
-    """One index of a cluster. All legs are asked in one trip, in the lane `opensearch`."""
+    """One index of a cluster. All legs are asked in one trip."""
 
-    name = CLUSTER_LANE
+    name = _NAME
     documents: "ClusterDocuments"
     cluster: ClusterFacts
 
     def __init__(
-        self,
-        cluster: Cluster,
-        meta: IndexMeta,
-        facts: ClusterFacts,
-        legs: LegNames,
-        executor: Executor,
-        timeout_s: float,
+        self, cluster: Cluster, meta: IndexMeta, facts: ClusterFacts, legs: LegNames, timeout_s: float
     ) -> None:
         """`timeout_s` is the time for a trip without a deadline. `close` closes the connections."""
         self.meta, self.cluster = meta, facts
@@ -121,7 +114,7 @@ class ClusterBackends(Backends):
         self.documents = ClusterDocuments(self)
         self._legs = {name: ClusterLeg(self, name) for name in legs}
         self.legs = {**self._legs}
-        self._connections, self._executor, self._timeout_s = cluster, executor, timeout_s
+        self._connections, self._timeout_s = cluster, timeout_s
         self._unreachable: str | None = None
         self._lost: str | None = None
         self._probed = -_BETWEEN_PROBES_S
@@ -130,35 +123,20 @@ class ClusterBackends(Backends):
         self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
         """Search these legs, as `Backends.search`."""
-        trip = partial(self._find, list(legs), query, count, allowed, deadline)
-        whole = self._executor.gather({CLUSTER_LANE: trip}, deadline)[CLUSTER_LANE]
-        if whole.value is None:
-            return LegResults({name: Outcome(reason=whole.reason, error=whole.error) for name in legs}, query)
-        answers, named = whole.value
-        outcomes = dict[LegName, Outcome[ScoredDocuments]]()
-        for name, answer in answers.items():
-            if isinstance(answer, Exception):
-                reason: Reason = "late" if isinstance(answer, TimeoutError) else "failed"
-                outcomes[name] = Outcome(None, reason, answer, whole.started, whole.ended)
-            else:
-                outcomes[name] = Outcome(answer, None, None, whole.started, whole.ended)
-        return LegResults(outcomes, query, named=named)
-
-    def _find(
-        self, names: LegNames, query: EncodedQuery, count: int, allowed: DocumentFilter | None, deadline: float
-    ) -> tuple[dict[LegName, ScoredDocuments | Exception], Ordinals]:
-        """Find the best `count` documents of each leg, and those that the query names. A leg that fails has an
-        exception in place of its result, TimeoutError if it is late; if all fail, it is raised."""
-        searches: list[tuple[str, Query]] = [(name, self._legs[name].asked(query, count, allowed)) for name in names]
+        searches: list[tuple[str, Query]] = [(name, self._legs[name].asked(query, count, allowed)) for name in legs]
         for condition in query.named:
             searches.append(("named", listing(matching(filter_query(condition), allowed), None, 0, _MAX_NAMED + 1)))
-        legs, named = dict[LegName, ScoredDocuments | Exception](), list[int]()
-        for name, answer in zip([*names, *query.named], self.ask(searches, deadline), strict=True):
+        trip = call_here(partial(self.ask, searches, deadline), deadline)
+        if trip.value is None:
+            return LegResults({name: Outcome(reason=trip.reason, error=trip.error) for name in legs}, query)
+        outcomes, named = dict[LegName, Outcome[ScoredDocuments]](), list[int]()
+        for name, answer in zip([*legs, *query.named], trip.value, strict=True):
             if not isinstance(name, tuple):
-                legs[name] = answer if isinstance(answer, Exception) else ScoredDocuments(*read_hits(name, answer))
+                outcome = call_here(partial(_found, name, answer), inf)
+                outcomes[name] = replace(outcome, started=trip.started, ended=trip.ended)
             elif not isinstance(answer, Exception) and len(hits := answer["hits"]["hits"]) <= _MAX_NAMED:
                 named += [hit["fields"]["ordinal"][0] for hit in hits]
-        return legs, np.array(list(dict.fromkeys(named)), np.int64)
+        return LegResults(outcomes, query, named=np.array(list(dict.fromkeys(named)), np.int64))
 
     def vectors(self, ordinals: Ordinals) -> Float32Array:
         """Return the vectors of documents (m, D), as the bundle has them."""
@@ -345,6 +323,10 @@ def result_of(outcome: T | Exception) -> T:
     return outcome
 
 
+def _found(name: LegName, answer: Query | Exception) -> ScoredDocuments:
+    return ScoredDocuments(*read_hits(name, result_of(answer)))
+
+
 def _each(ordinals: Ordinals, values: Mapping[int, T]) -> list[T]:
     """Return the value of each document. DocumentsGoneError for those that have none."""
     if gone := [ordinal for ordinal in ordinals.tolist() if ordinal not in values]:
@@ -352,9 +334,9 @@ def _each(ordinals: Ordinals, values: Mapping[int, T]) -> list[T]:
     return [values[ordinal] for ordinal in ordinals.tolist()]
 
 
-def open_cluster(bundle: Bundle, settings: Settings, executor: Executor) -> ClusterBackends:
-    """Open the index that the settings name, and add a lane for trips to the executor. ClusterError if it can't be
-    used, BundleError if it has another bundle, SettingsError if a cluster can't find `max_candidates`."""
+def open_cluster(bundle: Bundle, settings: Settings) -> ClusterBackends:
+    """Open the index that the settings name. ClusterError if it can't be used, BundleError if it has another bundle,
+    SettingsError if a cluster can't find `max_candidates`."""
     if settings.max_candidates > MAX_FOUND:
         raise SettingsError(
             f"Setting 'max_candidates' is {settings.max_candidates}; a cluster finds at most {MAX_FOUND}.",
@@ -382,10 +364,9 @@ def open_cluster(bundle: Bundle, settings: Settings, executor: Executor) -> Clus
         cluster.close()
         raise
     names: list[LegName] = ["sparse"] if bundle.manifest.dense is None else ["dense", "sparse"]
-    executor.add(CLUSTER_LANE, settings.threads(), patience_s=deadline_s)
     version = ".".join(map(str, cluster.version))
     facts = ClusterFacts(address=cluster.name, version=version, alias=alias, index=index, engine=meta.engine)
-    return ClusterBackends(cluster, meta, facts, names, executor, deadline_s)
+    return ClusterBackends(cluster, meta, facts, names, deadline_s)
 
 
 def _check(meta: IndexMeta, bundle: Bundle, alias: str, index: str) -> None:

@@ -81,8 +81,7 @@ def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
     columns = np.array(ranking.order[window], np.intp)
     documents = _fetch(context, table.ordinals[columns])
     hits = _hits(candidates, columns, documents, request.offset)
-    if request.snippets is not None:
-        _add_snippets(context, candidates.query, documents, hits)
+    _add_snippets(context, candidates.query, documents, hits)
     if request.explain and hits:
         with context.clock.measure("explain"):
             _add_explanations(context, candidates, columns, hits)
@@ -115,8 +114,7 @@ def build_listing(context: SearchContext, ordinals: Ordinals, total: int, allowe
         {"id": document_id, "rank": rank, "score": 0.0, "dense": None, "sparse": None, "fields": fields}
         for rank, (document_id, fields) in enumerate(documents, start=request.offset + 1)
     ]
-    if request.snippets is not None:
-        _add_snippets(context, _NO_QUERY, documents, hits)
+    _add_snippets(context, _NO_QUERY, documents, hits)
     if request.explain:
         order = "in the order of writing"
         if request.sort is not None:

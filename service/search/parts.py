@@ -63,7 +63,7 @@ class Parts:
             else:
                 with importing("cluster"):
                     from lightretriever.service.backends.opensearch import open_cluster
-                backends = open_cluster(bundle, settings, executor)
+                backends = open_cluster(bundle, settings)
             try:
                 if backends.live is not None:
                     executor.add(WRITES, max(_MIN_WRITES, settings.threads()), patience_s=patience_s)

@@ -134,7 +134,7 @@ def pushed(bundles: Bundles, opensearch: str) -> Iterator[Callable[[Bundle], Bac
     def open_pushed(bundle: Bundle) -> Backends:
         index = f"{name}-{bundle.manifest.sparse.vocabulary}"
         there_too = there.model_copy(update={"opensearch_index": index})
-        return open_cluster(bundle, there_too, Executor())
+        return open_cluster(bundle, there_too)
 
     yield open_pushed
     remove_indexes(opensearch, name)

@@ -30,7 +30,6 @@ from lightretriever.artifacts.live.upsert import delete
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.execution.executor import Executor
 from lightretriever.service.settings import load_settings
 from tests.support.cluster import remove_indexes, served_by
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
@@ -38,7 +37,6 @@ from tests.support.wordings import raises
 
 ROOT = Path(__file__).parents[2]
 NAME = f"push-{os.getpid()}"
-EXECUTOR = Executor()
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +140,7 @@ def test_large_impacts_come_back_exactly(cluster: Cluster, tmp_path: Path, monke
     monkeypatch.setattr("tests.support.tiny.QUANTIZATION", 17_000)
     bundle = make_tiny_bundle(tmp_path / "large-impacts")
     pushed(bundle, cluster)
-    backends = open_cluster(bundle, settings(cluster), EXECUTOR)
+    backends = open_cluster(bundle, settings(cluster))
     with bundle.sparse() as index:
         assert max(max(row.values()) for row in index.rows(0, 120)) > 40_000
         for ordinal in (0, 10, 60):
@@ -182,7 +180,7 @@ def test_what_has_the_name_already_is_left_alone(tiny_bundle: Bundle, cluster: C
     client.indices.delete(index=NAME)
     client.indices.create(index=f"{NAME}-foreign", body={"aliases": {NAME: {}}})
     assert "has no _meta" in refused(lambda: pushed(tiny_bundle, cluster))
-    assert "has no _meta" in refused(lambda: open_cluster(tiny_bundle, settings(cluster), EXECUTOR))
+    assert "has no _meta" in refused(lambda: open_cluster(tiny_bundle, settings(cluster)))
     assert list(client.indices.get(index=f"{NAME}*")) == [f"{NAME}-foreign"]
 
 
@@ -199,15 +197,15 @@ def test_a_vector_that_is_too_long(tiny_bundle: Bundle, cluster: Cluster, monkey
 
 
 def test_a_service_wants_the_index_of_its_bundle(tiny_bundle: Bundle, cluster: Cluster, tmp_path: Path) -> None:
-    assert "is no index on" in refused(lambda: open_cluster(tiny_bundle, settings(cluster), EXECUTOR))
+    assert "is no index on" in refused(lambda: open_cluster(tiny_bundle, settings(cluster)))
     pushed(tiny_bundle, cluster)
     other = make_tiny_bundle(tmp_path / "other", seed=8)
     with pytest.raises(BundleError) as error:
-        open_cluster(other, settings(cluster), EXECUTOR)
+        open_cluster(other, settings(cluster))
     assert tiny_bundle.manifest.digest[:12] in str(error.value)
     assert other.manifest.digest[:12] in str(error.value)
     with raises(SettingsError, naming="max_candidates"):
-        open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000), EXECUTOR)
+        open_cluster(tiny_bundle, settings(cluster, max_candidates=20_000))
     with raises(SettingsError, naming="opensearch_url"):
         load_settings(None, {"opensearch_url": cluster.name})
 
