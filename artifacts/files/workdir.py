@@ -3,7 +3,7 @@
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -45,21 +45,22 @@ def check_plan(
     *,
     growing: str | None = None,
     renewed: Collection[str] = (),
-    renew: Callable[[], None] | None = None,
+    made: Iterable[Path] = (),
 ) -> None:
     """Begin a job by writing its plan, or go on with one that was begun with the same plan.
 
     `plan` names every input and setting that changes the output. The list under the key `growing` may have got longer
-    since, or shorter at its end. Where nothing but keys of `renewed` differ, `renew` removes what was made of the
-    earlier ones, and the job begins again. Raises ResumeError that names each other difference.
+    since, or shorter at its end. Where nothing but keys of `renewed` differ, the files `made` of the earlier ones are
+    removed, and the job begins again. Raises ResumeError that names each other difference.
     """
     begun = read_json(file) if file.is_file() else plan
     keys = sorted(key for key in begun.keys() | plan.keys() if begun.get(key) != plan.get(key))
     if growing in keys:
         pairs = zip(begun.get(growing) or [], plan.get(growing) or [], strict=False)
         keys = [key for key in keys if key != growing or any(old != new for old, new in pairs)]
-    if keys and renew is not None and set(keys) <= set(renewed):
-        renew()
+    if keys and set(keys) <= set(renewed):
+        for path in made:
+            path.unlink(missing_ok=True)
     elif keys:
         named = "; ".join(difference for key in keys for difference in _differences(key, begun, plan))
         raise ResumeError(

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -119,8 +119,8 @@ def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encode
         for side, model in zip(("dense", "sparse"), encoders.models, strict=True):
             facts[side] = {"name": model.name, "fingerprint": model.fingerprint}
         facts["sparse"] |= {"tokenizer": sparse.tokenizer.sha256 if encoders.apart else None}
-    renew = partial(_remove, recipe.work / IDF_FILE)  # only `index` reads it
-    check_plan(recipe.work / "backbone.json", facts, renewed=("idf",), renew=renew)
+    made = [recipe.work / IDF_FILE]  # only `index` reads it
+    check_plan(recipe.work / "backbone.json", facts, renewed=("idf",), made=made)
     write_atomically(recipe.work / "tokenizer.json", encoder.tokenizer_json)
     if sparse is not None and encoders.apart:
         write_atomically(recipe.work / SPARSE_TOKENIZER, sparse.tokenizer_json)
@@ -258,11 +258,6 @@ def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-def _remove(*files: Path) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
-
-
 def _make(
     recipe: Recipe,
     folders: Mapping[str, Path],
@@ -276,8 +271,8 @@ def _make(
     """
     files = {task: folder / "table.npy" for task, folder in folders.items()}
     for task, folder in folders.items():
-        renew = partial(_remove, files[task], folder / "training.json", *folder.glob("part-*.npy"))
-        check_plan(folder / "plan.json", plans[task], renewed=_RENEWED, renew=renew)
+        made = [files[task], folder / "training.json", *folder.glob("part-*.npy")]
+        check_plan(folder / "plan.json", plans[task], renewed=_RENEWED, made=made)
     for task, file in files.items():
         if not file.is_file():
             rows = make(task)

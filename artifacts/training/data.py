@@ -68,7 +68,7 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
         folder, plan = _folder(recipe, dataset), _plan(recipe, dataset)
         # Pairs that were not finished can't be mixed up with others.
         renewed = () if (folder / _REPORT).is_file() else plan.keys() - _OF_TEXTS
-        check_plan(folder / _PLAN, plan, renewed=renewed, renew=lambda: None)
+        check_plan(folder / _PLAN, plan, renewed=renewed)
     return [_prepared(recipe, dataset) for dataset in recipe.data.sets]
 
 
