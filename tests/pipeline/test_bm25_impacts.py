@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
@@ -23,8 +21,6 @@ from tests.support.tiny import train_tokenizer
 from tests.support.wordings import raises
 
 WORDS = Vocabulary(None, "english")
-NAMES = [f"w{number}" for number in range(40)]
-TEXTS = st.lists(st.lists(st.sampled_from(NAMES), max_size=30).map(" ".join), min_size=1, max_size=12).filter(any)
 
 
 def counted(texts: Sequence[str], vocabulary: Vocabulary = WORDS, **parameters: float) -> Bm25Encoder:
@@ -156,15 +152,6 @@ def test_a_word_of_all_documents_finds_them() -> None:
     encoder = counted(texts)
     assert encoder.idf(encoder.numbers.of(["fox"]))[0] < 2e-4
     assert all(row["fox"] == 1 for row in rows_of(encoder, texts))
-
-
-@settings(max_examples=50)
-@given(TEXTS)
-def test_impacts_are_a_valid_sparse_vector(texts: list[str]) -> None:
-    for text, (terms, impacts) in zip(texts, counted(texts).impacts(texts), strict=True):
-        assert (np.diff(terms) > 0).all()
-        assert impacts.min(initial=1) >= 1
-        assert len(terms) == len(set(text.split()))
 
 
 def test_an_impact_is_no_higher_than_an_index_holds() -> None:
