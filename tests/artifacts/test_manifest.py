@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TaskName, parse_manifest, read_manifest
+from lightretriever.artifacts.bundle.manifest import FORMAT_VERSION, Manifest, TaskName, parse_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError
 from tests.support.tampering import sign
@@ -28,12 +28,6 @@ def parse_signed(record: dict[str, Any]) -> Manifest:
 
 def parse(record: object) -> Manifest:
     return parse_manifest(json.dumps(record).encode(), Path("manifest.json"))
-
-
-def test_a_manifest_survives_writing_and_reading(tiny_bundle: Bundle) -> None:
-    found = read_manifest(tiny_bundle.path)
-    assert found == tiny_bundle.manifest
-    assert found.to_bytes() == (tiny_bundle.path / "manifest.json").read_bytes()
 
 
 def test_the_digest_is_in_the_file_and_covers_every_field(tiny_bundle: Bundle) -> None:

@@ -15,7 +15,7 @@ from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.service.cli import COMMANDS
 from research.pages import reference
-from tests.docs.pages import PAGES, ROOT, anchors, blocks, links, page_name
+from tests.docs.pages import PAGES, ROOT, anchors, links, page_name
 
 EVERY = sorted({*PAGES, *ROOT.glob("*.md")})
 
@@ -42,12 +42,6 @@ def test_the_start_page_leads_to_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     listed = {(index.parent / link).resolve() for link in links(index)}
     assert set(PAGES) - {index} <= listed
-
-
-def test_blocks_are_read_as_they_stand() -> None:
-    found = blocks(ROOT / "docs" / "tutorial.md")
-    assert ("sh", "deploy/install/install pipeline\n") in found
-    assert {block.language for block in found} == {"sh", "text", "json"}
 
 
 def test_make_alone_lists_every_target() -> None:

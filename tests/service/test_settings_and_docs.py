@@ -24,11 +24,6 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(ENV_PREFIX + name.upper(), raising=False)
 
 
-def test_defaults_hold_without_any_source() -> None:
-    assert load_settings() == Settings()
-    assert {name: field.get_default() for name, field in Settings.model_fields.items()} == Settings().model_dump()
-
-
 def test_environment_over_file_over_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("max_candidates: 50\nmax_waiting: 5\ndeadline_ms: 250.5\n")
@@ -111,11 +106,6 @@ def test_trusted_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for proxies in ("*", " * ", "", "::1", "127.0.0.1, 10.0.0.0/8,fd00::/8", "192.0.2.1,"):
         monkeypatch.setenv("LIGHTRETRIEVER_TRUSTED_PROXIES", proxies)
         assert load_settings().trusted_proxies == proxies
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises(SettingsError, naming="none.yaml"):
-        load_settings(tmp_path / "none.yaml")
 
 
 def rows(heading: str) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.serving.workers import automatic_workers
 from lightretriever.service.settings import Settings
 from tests.service.place import Place
-from tests.service.process import ROOT, Server
+from tests.service.process import Server
 from tests.service.test_swap import named
 from tests.support import asking
 from tests.support.tiny import make_tiny_bundle
@@ -211,24 +211,3 @@ def test_how_many_processes_serve_by_default() -> None:
     command = ["sh", "-c", 'ulimit -f 0; exec "$0" -c "$1"', sys.executable, script]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "(1, 'there is no temporary folder for the metrics that processes share')\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [["--workers", "2"], []])
-def test_the_command_has_the_option(tiny_path: Path, options: list[str]) -> None:
-    """The installed program itself: its main module is imported again in every worker."""
-    program = Path(sys.executable).with_name("lightretriever")
-    command = [str(program), "serve", str(tiny_path), "--port", "0", *options]
-    environment = {**os.environ, "LIGHTRETRIEVER_WARM_UP_QUERIES": "1", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            count = int(options[1]) if options else automatic_workers(Settings())[0]
-            assert (f" in {count} processes at " in line) == (count > 1)
-            assert search(line.split()[-1]) == 200
-        finally:
-            process.terminate()
-        assert process.wait(60) == 0
