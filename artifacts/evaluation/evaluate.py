@@ -15,7 +15,6 @@ A folder of collections, as CQADupStack is one of twelve forums, counts as one c
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,25 +98,25 @@ def evaluate_bundle(
     with bundle.sparse() as index:
         missing = relevant_but_missing(judged, set(index.ids()))
         with open_searcher(bundle) as searcher:
-            results = run_systems(searcher, judged, searches)
+            runs, unanswered = run_systems(searcher, judged, searches)
         if "bm25" in searches.wanted():
-            results.runs["bm25"] = run_bm25(index, judged, output, depth)
+            runs["bm25"] = run_bm25(index, judged, output, depth)
         if query_model is not None and LIKELIHOOD in searches.wanted():
-            results.runs[LIKELIHOOD] = by_likelihood(query_model, bundle, index, judged.queries, results.runs["hybrid"])
+            runs[LIKELIHOOD] = by_likelihood(query_model, bundle, index, judged.queries, runs["hybrid"])
     if drop_own:
-        results = replace(results, runs={system: without_own(run) for system, run in results.runs.items()})
+        runs = {system: without_own(run) for system, run in runs.items()}
     report = {
         "bundle": describe_bundle(bundle),
         "dataset": _describe_dataset(dataset, split, judged, missing),
         "settings": _describe_settings(searches, query_model) | ({"drop_own": True} if drop_own else {}),
-        "metrics": {system: measure(judged.qrels, run, depth) for system, run in results.runs.items()},
-        "queries_without_answer": results.unanswered,
-        "runs": {system: f"{system}.trec" for system in results.runs},
-        "warnings": [*warnings, *_warnings(bundle, dataset, judged, missing, results.unanswered)],
+        "metrics": {system: measure(judged.qrels, run, depth) for system, run in runs.items()},
+        "queries_without_answer": unanswered,
+        "runs": {system: f"{system}.trec" for system in runs},
+        "warnings": [*warnings, *_warnings(bundle, dataset, judged, missing, unanswered)],
         "environment": environment(),
     }
     commit_point()  # runs and report are of one evaluation
-    for system, run in results.runs.items():
+    for system, run in runs.items():
         write_run(output / f"{system}.trec", run, tag="-".join([*bundle.manifest.name.split(), system]))
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     return report
@@ -220,17 +219,16 @@ def evaluate_all(
     for name in names:
         groups.setdefault(name.parts[0], []).append(reports[str(name)]["metrics"])
     rows = {name: _mean(parts) for name, parts in groups.items()}
-    report: dict[str, Any] = {"collections": rows, "parts": {name: entry["metrics"] for name, entry in reports.items()}}
-    report |= {
+    report = {
+        "collections": rows,
+        "parts": {name: report["metrics"] for name, report in reports.items()},
         "mean": _mean(list(rows.values())),
         "warnings": [warning for report in reports.values() for warning in report["warnings"]],
+        "queries": sum(report["dataset"]["queries"] for report in reports.values()),
+        "documents": sum(report["bundle"]["documents"] for report in reports.values()),
     }
-    report |= {name: sum(report[part][name] for report in reports.values()) for part, name in _SUMS}
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     return report
-
-
-_SUMS = (("dataset", "queries"), ("bundle", "documents"))
 
 
 def _collections(folder: Path) -> Iterator[Path]:

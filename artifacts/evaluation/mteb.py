@@ -58,7 +58,7 @@ class BundleSearch:
                     str(row["text"]), task=task, mode=self._mode, k=count, candidates=count, fusion=None
                 )
                 allowed = None if top_ranked is None else set(top_ranked[name])
-                scores = {hit.id: hit.score for hit in hits or [] if allowed is None or hit.id in allowed}
+                scores = {document: score for document, score in hits or [] if allowed is None or document in allowed}
                 results[name] = dict(list(scores.items())[:top_k])
         return results
 

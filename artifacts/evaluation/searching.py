@@ -3,21 +3,13 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dtypes import Float32Array
 
 SearchMode: TypeAlias = Literal["dense", "sparse", "hybrid"]
-
-
-class Hit(NamedTuple):
-    """A document that was found. `score` is the score of the mode, `dense` its cosine, None where that is unknown."""
-
-    id: str
-    score: float
-    dense: float | None
 
 
 @dataclass(frozen=True)
@@ -49,8 +41,9 @@ class Searcher(Protocol):
 
     def search(
         self, query: str, *, task: str, mode: SearchMode, k: int, candidates: int, fusion: Fusion | None
-    ) -> list[Hit] | None:
-        """The best `k` documents of `candidates` from each leg, best first; None for a query that can't be encoded.
+    ) -> list[tuple[str, float]] | None:
+        """The ids and scores of the best `k` documents of `candidates` from each leg, best first; None for a query that
+        can't be encoded.
 
         Without `fusion`, the bundle's own is used."""
 

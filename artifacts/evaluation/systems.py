@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -15,7 +15,7 @@ from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.evaluation.bm25 import BM25_B, BM25_K1, WordIndex, build_word_index
 from lightretriever.artifacts.evaluation.full import FullQueries
 from lightretriever.artifacts.evaluation.runs import JudgedQueries, Ranking, ranking
-from lightretriever.artifacts.evaluation.searching import Fusion, Hit, Searcher, SearchMode
+from lightretriever.artifacts.evaluation.searching import Fusion, Searcher, SearchMode
 from lightretriever.artifacts.progress import ProgressBar, tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import text_of
@@ -70,39 +70,37 @@ class Searches:
             )
         return [name for name in possible if name in self.only]
 
-    def hits(self, searcher: Searcher, system: str, query: str) -> list[Hit] | None:
+    def hits(self, searcher: Searcher, system: str, query: str) -> list[tuple[str, float]] | None:
         """Search by `system`; None where the query can't be encoded."""
         mode = _MODES[system.removeprefix("full-").removesuffix("-paper")]
         fusion = PAPER_FUSION if system == "hybrid-paper" else self.fusion
         return searcher.search(query, task=self.task, mode=mode, k=self.depth, candidates=self.depth, fusion=fusion)
 
 
-@dataclass(frozen=True)
-class Results:
-    """By system: its run, and the queries it had to leave unanswered."""
+def run_systems(
+    light: Searcher, judged: JudgedQueries, searches: Searches
+) -> tuple[dict[str, dict[str, Ranking]], dict[str, list[str]]]:
+    """Search with every judged query by the systems of the bundle; `light` encodes it without a model.
 
-    runs: dict[str, dict[str, Ranking]] = field(default_factory=dict)
-    unanswered: dict[str, list[str]] = field(default_factory=dict)
-
-
-def run_systems(light: Searcher, judged: JudgedQueries, searches: Searches) -> Results:
-    """Search with every judged query by the systems of the bundle; `light` encodes it without a model."""
-    results, wanted = Results(), [system for system in searches.wanted() if system not in ("bm25", LIKELIHOOD)]
+    Returns by system its run, and the queries that it had to leave unanswered.
+    """
+    runs, unanswered = dict[str, dict[str, Ranking]](), dict[str, list[str]]()
+    wanted = [system for system in searches.wanted() if system not in ("bm25", LIKELIHOOD)]
     if LIKELIHOOD in searches.wanted() and "hybrid" not in wanted:
         wanted.append("hybrid")
     whole = light if searches.full is None else searches.full.searcher(light, searches.task)
     with ProgressBar("evaluate", total=len(judged.queries) * len(wanted), unit="queries") as progress:
         for system in wanted:
             searcher = whole if system.startswith("full-") else light
-            run = results.runs[system] = {}
+            run = runs[system] = {}
             for query_id, text in judged.queries.items():
                 hits = searches.hits(searcher, system, text)
                 if hits is None:
-                    results.unanswered.setdefault(system, []).append(query_id)
+                    unanswered.setdefault(system, []).append(query_id)
                 else:
-                    run[query_id] = ranking([(hit.id, hit.score) for hit in hits])
+                    run[query_id] = ranking(hits)
                 progress.advance(1)
-    return results
+    return runs, unanswered
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def _ndcg(searcher: Searcher, judged: JudgedQueries, task: str, fusion: Fusion, 
     run = {}
     for query_id, text in judged.queries.items():
         hits = searcher.search(text, task=task, mode="hybrid", k=_K, candidates=DEPTH, fusion=fusion)
-        run[query_id] = ranking([(hit.id, hit.score) for hit in hits or []])
+        run[query_id] = ranking(hits or [])
         progress.advance(1)
     values = ndcg_per_query(judged.qrels, run)
     return [values[query_id] for query_id in judged.queries]
@@ -222,7 +222,7 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path)
         fusion = fusion_of(bundle.manifest)
         searches = Searches(bundle.manifest.default_task, fusion, systems, dense=dense)
         with open_searcher(bundle) as searcher:
-            runs = run_systems(searcher, judged, searches).runs
+            runs, _ = run_systems(searcher, judged, searches)
         runs["bm25"] = run_bm25(index, judged, scratch)
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
     ours = ndcg["hybrid" if dense else "sparse"]

@@ -126,7 +126,7 @@ def _by_bundle(
         ):
             if example.query not in known:
                 hits = searcher.search(example.query, task=task, mode=leg, k=_DEPTH, candidates=_DEPTH, fusion=None)
-                known = {example.query: {hit.id: hit.score for hit in hits or []}}
+                known = {example.query: dict(hits or [])}
             scores = known[example.query]
             last = min(scores.values(), default=np.nan)
             yield [scores.get(name, last) for name in _candidates(example)]

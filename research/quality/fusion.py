@@ -44,7 +44,7 @@ def measure(searcher: Searcher, judged: JudgedQueries, task: str) -> Iterator[tu
         run = {}
         for query_id, text in judged.queries.items():
             hits = searcher.search(text, task=task, mode="hybrid", k=_K, candidates=_CANDIDATES, fusion=fusion)
-            run[query_id] = ranking([(hit.id, hit.score) for hit in hits or ()])
+            run[query_id] = ranking(hits or [])
         yield name, list(ndcg_per_query(judged.qrels, run).values())
 
 

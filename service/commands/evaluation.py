@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.evaluation.searching import Fusion, Hit, QueryVectors, SearchMode
+from lightretriever.artifacts.evaluation.searching import Fusion, QueryVectors, SearchMode
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import UnsearchableError
@@ -40,7 +40,7 @@ class EngineSearcher:
 
     def search(
         self, query: str, *, task: str, mode: SearchMode, k: int, candidates: int, fusion: Fusion | None
-    ) -> list[Hit] | None:
+    ) -> list[tuple[str, float]] | None:
         """Search as the service does. A blank query, which the service refuses, can't be encoded."""
         if not query.strip():
             return None
@@ -51,7 +51,7 @@ class EngineSearcher:
             hits = self._engine.search(request).hits
         except UnsearchableError:
             return None
-        return [Hit(hit.id, hit.score, None if hit.dense is None else hit.dense.score) for hit in hits]
+        return [(hit.id, hit.score) for hit in hits]
 
     def terms(self, query: str, task: str) -> QueryVectors | None:
         """Return the service's sparse query."""

@@ -53,7 +53,7 @@ def found_by(bundle: Bundle, weights: LegWeights, folder: Path, count: int = 60)
 
         def relevant(text: str) -> list[str]:
             hits = searcher.search(text, task="default", mode="hybrid", k=3, candidates=100, fusion=fusion)
-            return [hit.id for hit in hits or []]
+            return [name for name, _ in hits or []]
 
         return write_dev(folder, relevant, count)
 

@@ -303,7 +303,7 @@ def test_an_evaluation_takes_the_vectors_of_a_query_with_operators(engine: Searc
     )
     assert plain
     assert looked_up is not None
-    assert [hit.id for hit in looked_up] == [hit.id for hit in plain]
+    assert [name for name, _ in looked_up] == [name for name, _ in plain]
 
 
 NAMED = [

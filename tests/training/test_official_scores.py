@@ -168,7 +168,7 @@ def test_an_official_checkpoint_is_searched_as_its_code_searches(model_folder: P
             for mode in ("dense", "sparse"):
                 asked: Any = {"task": "find", "mode": mode, "k": 12, "candidates": 12, "fusion": None}
                 hits = searcher.search(query, **asked) or []
-                found[mode] = {hit.id: hit.score for hit in hits if hit.id != "special"}
+                found[mode] = {name: score for name, score in hits if name != "special"}
             assert found["dense"] == pytest.approx({name: vector @ own for name, own in dense.items()}, abs=2e-3)
             if tokenizer.decode(spaced[0]) == " ":  # no part of a word, in so small a vocabulary
                 del spaced[0]

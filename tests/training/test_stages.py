@@ -190,7 +190,7 @@ def test_a_leg_of_a_bundle_teaches_with_the_scores_that_the_service_gives(
     """A candidate that the sparse leg doesn't find scores as the last that it finds."""
     with open_searcher(Bundle.open(bundle)) as searcher:
         hits = searcher.search("ask1 ask2", task="find", mode=leg, k=400, candidates=400, fusion=None) or []
-    known = {hit.id: hit.score for hit in hits}
+    known = dict(hits)
     last = min(known.values())
     missing = [name for name in one_set(toy).documents if name not in known]
     others = [name for name in known if known[name] > last][:2] + missing[:1]
