@@ -1,17 +1,13 @@
 """The command `serve`: serves bundles over HTTP."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from lightretriever.service.collections.collections import parse_folders
-from lightretriever.service.errors import SettingsError
 from lightretriever.service.serving.server import run
 from lightretriever.service.settings import load_settings
-
-_AUTO: Final = "auto"
-_MAX_WORKERS: Final = 1024
 
 
 def serve(
@@ -28,12 +24,15 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
     workers: Annotated[
-        str,
+        int | None,
         typer.Option(
-            help="Processes, 1 to 1024, which share the bundle's files. auto: one for each processor, at most 4, where "
-            "memory allows."
+            help="Processes, which share the bundle's files. Default: one for each processor, at most 4, where memory "
+            "allows.",
+            min=1,
+            max=1024,
+            show_default="auto",
         ),
-    ] = _AUTO,
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (docs/service.md).")] = None,
     opensearch_url: Annotated[str | None, typer.Option(help="Addresses of a cluster (opensearch_url).")] = None,
     index: Annotated[str | None, typer.Option(help="Alias of the cluster's index (opensearch_index).")] = None,
@@ -47,12 +46,4 @@ def serve(
     """Serve a bundle, or several, over HTTP until SIGTERM or Ctrl-C."""
     arguments = {"opensearch_url": opensearch_url, "opensearch_index": index, "live": live, "recipe": recipe}
     folders, settings = parse_folders(bundle), load_settings(config, arguments)
-    raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=_read_workers(workers)))
-
-
-def _read_workers(workers: str) -> int | None:
-    if workers == _AUTO:
-        return None
-    if not workers.isdecimal() or not 1 <= int(workers) <= _MAX_WORKERS:
-        raise SettingsError(f"--workers is {workers!r}.", remedy=f"Give a number of 1 to {_MAX_WORKERS}, or {_AUTO}.")
-    return int(workers)
+    raise typer.Exit(run(folders, host=host, port=port, settings=settings, workers=workers))

@@ -52,54 +52,37 @@ function byMeaning(added) {
 }
 
 // What one token or term of a word adds, and what it is.
-function part(share, name, said, added = false) {
-  const about = make("span", "", make("i", "", piece(name)), said, ...byMeaning(added));
-  return make("li", "", make("b", "", share === null ? "–" : number(share)), about);
+function part(leg, share, name, said, added = false) {
+  const adds = make("b", "", share === null ? "–" : number(share));
+  return make("li", `leg ${leg}`, hidden(`${LEGS[leg]} `), adds, " ", make("i", "", piece(name)), said, ...byMeaning(added));
 }
 
 const PARTS = {
-  dense: ({ tokens }) => tokens.map(({ dense, token, weight }) => part(dense, token, weight === 1 ? "" : ` × ${number(weight)}`)),
+  dense: ({ tokens }) => tokens.map(({ dense, token, weight }) => part("dense", dense, token, weight === 1 ? "" : ` × ${number(weight)}`)),
   sparse: ({ terms }) => terms.map(({ sparse, text, impact, weight, added }) => (
-    part(sparse, text, impact === 0 ? ", not in the document" : weight === 1 ? "" : `, impact ${impact} × ${number(weight)}`, added)
+    part("sparse", sparse, text, impact === 0 ? ", not in the document" : weight === 1 ? "" : `, impact ${impact} × ${number(weight)}`, added)
   )),
 };
 const NO_PARTS = { dense: "The model has no token of it.", sparse: "A stop word or a sign, which the leg leaves out." };
 
-// The row below a word: the tokens of its share of the dense score, the terms of its share of the sparse score.
-function partsRow(word, legs) {
-  const columns = legs.map((leg) => {
-    const items = PARTS[leg](word);
-    return make("div", "", make("h3", `leg ${leg}`, LEGS[leg]), items.length ? make("ul", "", ...items) : make("p", "", NO_PARTS[leg]));
-  });
-  const cell = Object.assign(make("td", "", make("div", "", ...columns)), { colSpan: 1 + legs.length });
-  return Object.assign(make("tr", "parts", cell), { hidden: true });
-}
-
-// A word with its shares. Its tokens and terms unfold below it.
-function wordRows(word, legs, highest, id) {
-  const parts = Object.assign(partsRow(word, legs), { id });
+// A word with its shares. It unfolds into the tokens of its share of the dense score, and the terms of the other.
+function wordRow(word, legs, highest) {
+  const parts = Object.fromEntries(legs.map((leg) => [leg, PARTS[leg](word)]));
+  const items = legs.flatMap((leg) => (parts[leg].length ? parts[leg] : [make("li", `leg ${leg}`, NO_PARTS[leg])]));
   const times = word.count > 1 ? [make("small", "", ` × ${word.count}`)] : [];
-  const button = makeButton("word", () => {
-    parts.hidden = !parts.hidden;
-    button.setAttribute("aria-expanded", String(!parts.hidden));
-  }, make("span", "", word.word, ...times, ...byMeaning(word.added)));
-  button.setAttribute("aria-expanded", "false");
-  button.setAttribute("aria-controls", id);
-  const name = Object.assign(make("th", "", button), { scope: "row" });
-  const cells = legs.map((leg) => shareCell(leg, PARTS[leg](word).length ? word[leg] : null, highest[leg]));
-  return make("tbody", "", make("tr", "", name, ...cells), parts);
+  const name = make("summary", "", word.word, ...times, ...byMeaning(word.added));
+  const head = Object.assign(make("th", "", make("details", "word", name, make("ul", "", ...items))), { scope: "row" });
+  return make("tr", "", head, ...legs.map((leg) => shareCell(leg, parts[leg].length ? word[leg] : null, highest[leg])));
 }
-
-let tables = 0; // for ids that are alone on the page
 
 // The words in their order, with what each adds to each leg's score.
 function wordTable(words, legs) {
-  const place = (tables += 1), names = ["Word", ...legs.map((leg) => `Adds to the ${leg} score`)];
+  const names = ["Word", ...legs.map((leg) => `Adds to the ${leg} score`)];
   const heads = names.map((name) => Object.assign(make("th", "", name), { scope: "col" }));
   const highest = Object.fromEntries(legs.map((leg) => [leg, Math.max(...words.map((word) => Math.abs(word[leg])))]));
-  const rows = words.map((word, i) => wordRows(word, legs, highest, `parts-${place}-${i}`));
   const caption = make("caption", "hidden", "What each word of the query adds to the scores");
-  return make("table", "", caption, make("thead", "", make("tr", "", ...heads)), ...rows);
+  const rows = words.map((word) => wordRow(word, legs, highest));
+  return make("table", "", caption, make("thead", "", make("tr", "", ...heads)), make("tbody", "", ...rows));
 }
 
 function why(hit) {

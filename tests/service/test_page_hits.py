@@ -146,7 +146,7 @@ def test_the_keys_lead_through_hits_and_pages_and_unfold_a_hit(page: Page) -> No
     expect(hits.first.locator(".why table")).to_be_visible()
     # Within a hit the arrows do what they always do.
     page.keyboard.press("ArrowDown")
-    expect(hits.first.locator("summary")).to_be_focused()
+    expect(hits.first.locator(".why > summary")).to_be_focused()
     hits.first.focus()
     page.keyboard.press("ArrowUp")
     expect(box).to_be_focused()
@@ -175,6 +175,12 @@ def assert_never_covered(page: Page, width: int, height: int, query: str) -> Non
     assert scrolled > 2
 
 
+def word_of(hit: Locator, word: str) -> Locator:
+    """The row of a word in the table of reasons."""
+    named = hit.page.locator("summary", has_text=re.compile(rf"^{word}(\W|$)"))
+    return hit.locator(".why tbody tr").filter(has=named)
+
+
 def shown_shares(row: Locator) -> list[str]:
     return row.locator("td b").all_inner_texts()
 
@@ -194,10 +200,10 @@ def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str) -> None:
     hit.get_by_text("Why this hit?").click()
     explanation = hits[0]["explanation"]
     words = {word["word"]: word for word in explanation["words"]}
-    rows = hit.locator(".why tbody tr:not(.parts)")
+    rows = hit.locator(".why tbody tr")
     expect(rows).to_have_count(len(words))
     for row in rows.all():
-        word = words[row.locator(".word span").first.inner_text().partition("\n")[0].partition(", added")[0]]
+        word = words[row.locator("summary").inner_text().partition("\n")[0].partition(", added")[0]]
         dense, sparse = map(float, shown_shares(row))
         assert abs(dense - word["dense"]) < 0.001
         assert abs(sparse - word["sparse"]) < 0.51
@@ -207,16 +213,14 @@ def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str) -> None:
         f"{added['dense']:.3f} of the dense leg + {added['sparse']:.3f} of the sparse leg"
     )
     expect(hit.locator(".why")).to_contain_text(f"have {round(100 * explanation['coverage'])} % of the query's terms.")
-    button = hit.locator(".why").get_by_role("button", name="terminal")
-    parts = page.locator(f"#{button.get_attribute('aria-controls')}")
-    expect(button).to_have_attribute("aria-expanded", "false")
+    button = word_of(hit, "terminal").locator("summary")
+    parts = word_of(hit, "terminal").locator("ul")
     expect(parts).to_be_hidden()
     button.press("Enter")
-    expect(button).to_have_attribute("aria-expanded", "true")
     expect(parts).to_be_visible()
     of_word = (words["terminal"]["tokens"], words["terminal"]["terms"])
-    for column, told, leg in zip(parts.locator("ul").all(), of_word, ("dense", "sparse"), strict=True):
-        shares = [float(text) for text in column.locator("b").all_inner_texts()]
+    for told, leg in zip(of_word, ("dense", "sparse"), strict=True):
+        shares = [float(text) for text in parts.locator(f".{leg} b").all_inner_texts()]
         assert shares == pytest.approx([part[leg] for part in told], abs=0.51 if leg == "sparse" else 0.001)
     button.press("Space")
     expect(parts).to_be_hidden()
@@ -224,7 +228,7 @@ def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str) -> None:
     terms = httpx2.get(f"{site}/terms/{hit.get_attribute('data-id')}", timeout=60).json()["terms"]
     expect(hit.locator(".terms li")).to_have_count(len(terms))
     expect(hit.locator(".terms li.added")).to_have_count(sum(not term["in_text"] for term in terms))
-    for unfolded in hit.locator(".word").all():
+    for unfolded in hit.locator(".word summary").all():
         unfolded.click()
     assert serious(page) == []
     page.set_viewport_size({"width": 360, "height": 740})
@@ -246,9 +250,9 @@ def test_what_was_added_by_meaning_is_marked(page: Page, site: str) -> None:
         more(page).click()
     hit.get_by_text("Why this hit?").click()
     row = hit.locator(".why tbody tr").first
-    expect(row.get_by_role("button", name=re.compile(rf"^{word}\W+added by meaning$"))).to_be_visible()
-    row.get_by_role("button").click()
-    expect(hit.locator(".why .parts .meaning")).to_have_text("added by meaning")
+    expect(row.locator("summary")).to_have_text(re.compile(rf"^{word}\W+added by meaning$"))
+    row.locator("summary").click()
+    expect(row.locator("ul .meaning")).to_have_text("added by meaning")
 
 
 def test_words_are_explained_where_the_terms_are_words(browser: Browser, meaningful_bundle: Bundle) -> None:
@@ -257,16 +261,16 @@ def test_words_are_explained_where_the_terms_are_words(browser: Browser, meaning
         hit = page.locator("li.hit").first
         hit.get_by_text("Why this hit?").click()
         expect(hit.locator(".why")).to_contain_text("have 100 % of the query's words.")
-        row = hit.locator(".why tbody").filter(has=page.get_by_role("button", name="tyres"))
-        row.get_by_role("button").click()
-        expect(row.locator(".parts")).to_contain_text("tyre")
-        stop = hit.locator(".why tbody").filter(has=page.get_by_role("button", name="the", exact=True))
-        assert shown_shares(stop.locator("tr").first)[1] == "–"
-        stop.get_by_role("button").click()
-        expect(stop.locator(".parts")).to_contain_text("A stop word or a sign, which the leg leaves out.")
+        row = word_of(hit, "tyres")
+        row.locator("summary").click()
+        expect(row.locator("ul")).to_contain_text("tyre")
+        stop = word_of(hit, "the")
+        assert shown_shares(stop)[1] == "–"
+        stop.locator("summary").click()
+        expect(stop.locator("ul")).to_contain_text("A stop word or a sign, which the leg leaves out.")
         search_for(page, "honey, brakes and bicycle")  # in the order of the API
         hit.get_by_text("Why this hit?").click()
-        expect(hit.locator(".word")).to_have_text(["honey", "brakes", "and", "bicycle", ","])
+        expect(hit.locator(".word summary")).to_have_text(["honey", "brakes", "and", "bicycle", ","])
 
 
 def test_a_bundle_without_a_dense_leg(page: Page, tmp_path: Path) -> None:
@@ -284,8 +288,8 @@ def test_a_bundle_without_a_dense_leg(page: Page, tmp_path: Path) -> None:
         assert "Dense" not in hit.inner_text()
         hit.get_by_text("Why this hit?").click()
         expect(hit.locator(".why thead th")).to_have_text(["Word", "Adds to the sparse score"])
-        hit.locator(".word").first.click()
-        expect(hit.locator(".parts").first).to_be_visible()
+        hit.locator(".word summary").first.click()
+        expect(hit.locator(".word ul").first).to_be_visible()
 
 
 def test_the_bundles_own_weights_hold_until_the_slider_is_moved(page: Page, browser: Browser, site: str) -> None:
