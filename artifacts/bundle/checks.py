@@ -5,7 +5,7 @@ SHA-256 tells forged content, XXH3 tells damage in a fraction of the time.
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,23 +31,9 @@ def file_hashes(path: Path, names: Iterable[str] = tuple(_NEW)) -> dict[str, str
     return {name: digest.hexdigest() for name, digest in hashes.items()}
 
 
-class IdsHash:
-    """SHA-256 of ids joined by line breaks: `Manifest.ids_sha256` of documents in ordinal order. `count` are those that
-    were added."""
-
-    def __init__(self, ids: Sequence[str] = ()) -> None:
-        self.count, self._hash = 0, hashlib.sha256()
-        self.add(ids)
-
-    def add(self, ids: Sequence[str]) -> None:
-        """Add the next ids."""
-        if ids:
-            self._hash.update("\n".join([""] * (self.count > 0) + [*ids]).encode())
-            self.count += len(ids)
-
-    def hex(self) -> str:
-        """The hash of those that were added up to now."""
-        return self._hash.hexdigest()
+def ids_sha256(ids: Iterable[str]) -> str:
+    """Return `Manifest.ids_sha256` of documents in ordinal order: the SHA-256 of their ids joined by line breaks."""
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
 def list_files(folder: Path) -> dict[str, FileInfo]:

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from lightretriever.artifacts.bundle.checks import (
-    IdsHash,
     Problem,
     ProblemError,
     check_file,
     check_hash,
     check_unlisted,
     differs,
+    ids_sha256,
 )
 from lightretriever.artifacts.bundle.manifest import (
     FORMAT_VERSION,
@@ -163,7 +163,7 @@ def _sparse(bundle: Bundle) -> Iterator[Problem]:
         index.check()
         ids = index.ids()
         message = "ids or their order differ (SHA-256 of all ids)"
-        yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, IdsHash(ids).hex(), _REBUILD)
+        yield from differs(manifest.sparse.directory, message, manifest.ids_sha256, ids_sha256(ids), _REBUILD)
         yield from _documents(manifest, index, ids)
         words = manifest.sparse
         for term in sorted(set().union(*index.rows(0, min(_CHUNK, index.count)))):

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.checks import IdsHash, list_files
+from lightretriever.artifacts.bundle.checks import ids_sha256, list_files
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -140,7 +140,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
         if content.dense is not None:
             table = TokenTable.open(folder / table_file(content.default_task))
             sampled = sample.queries(table, tokenizer, vocabulary.spelt)
-            dense = _write_dense(folder, content.dense, (ids.count, content.dimension), table, tokenizer, sampled)
+            dense = _write_dense(folder, content.dense, (len(ids), content.dimension), table, tokenizer, sampled)
             index = DenseIndex.open(folder / dense.file, dense.parameters)
             for task, info in tasks.items():
                 match = match_thresholds(index, TokenTable.open(folder / table_file(task)), tokenizer)
@@ -153,7 +153,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
             corpus=content.corpus,
             vocab_size=tokenizer.vocab_size,
             dimension=content.dimension,
-            documents=ids.count,
+            documents=len(ids),
             tokenizer=TokenizerInfo(sha256=tokenizer.sha256, lowercase=content.lowercase, bare=content.bare),
             default_task=content.default_task,
             tasks=tasks,
@@ -164,7 +164,7 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
             field_names=sorted(names),
             examples=list(content.examples),
             live=content.live,
-            ids_sha256=ids.hex(),
+            ids_sha256=ids_sha256(ids),
             files=list_files(folder),
         )
         with writing(folder / MANIFEST_FILE):
@@ -223,26 +223,26 @@ def _write_table(folder: Path, content: BundleContent, task: str, tokenizer: Tex
 
 def _write_documents(
     folder: Path, content: BundleContent, vocabulary: Vocabulary
-) -> tuple[IdsHash, set[str], QuerySample]:
+) -> tuple[list[str], set[str], QuerySample]:
     """Write the Lucene index, and the raw vectors for `_write_dense`. Return ids, names of all fields, and a sample."""
     tokens = 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
     dimension = 0 if content.dense is None else content.dimension
-    ids, names, sample, file = IdsHash(), set[str](), QuerySample(), folder / _VECTORS_FILE
+    ids, names, sample, file = list[str](), set[str](), QuerySample(), folder / _VECTORS_FILE
     lucene, words = folder / content.sparse.directory, content.sparse
     with ImpactIndexWriter(lucene, content.fields, language=words.language, positions=words.positions) as index:
         for batch in content.documents:
             check_batch(batch, tokens)
             if dimension:
-                prefix = dense_prefix(batch, dimension, first=ids.count)
+                prefix = dense_prefix(batch, dimension, first=len(ids))
                 with writing(file), file.open("ab") as vectors:
                     vectors.write(prefix.tobytes())
             records = [orjson.loads(raw) for raw in batch.documents]
             names.update(*records)
-            ids.add(batch.ids)
+            ids += batch.ids
             kept = keep_top_terms(batch, content.sparse.top_k)
             sample.add(kept)
             index.add(kept.ids, kept.documents, kept.indptr, kept.terms, kept.impacts, kept.names, records)
-        if not ids.count:
+        if not ids:
             raise CorpusError("There are no documents to write.", remedy="Give a corpus with at least one document.")
         try:
             index.close()
