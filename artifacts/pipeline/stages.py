@@ -36,12 +36,7 @@ from lightretriever.artifacts.pipeline.encode import encode_corpus
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders
-from lightretriever.artifacts.pipeline.fit import (
-    FittedTable,
-    agreement_line,
-    distinct_rows,
-    fit_table,
-)
+from lightretriever.artifacts.pipeline.fit import FittedTable, agreement_line, distinct_rows, fit_table
 from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, teacher_vectors
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.given_vectors import given_vectors

@@ -21,12 +21,7 @@ from lightretriever.artifacts.training.engine import Engine, out_of_memory, too_
 from lightretriever.artifacts.training.likelihood import Likelihood
 from lightretriever.artifacts.training.mining import sets_of_stage
 from lightretriever.artifacts.training.mixture import Mixture
-from lightretriever.artifacts.training.recipe import (
-    ContrastiveStage,
-    LikelihoodStage,
-    Stage,
-    TrainRecipe,
-)
+from lightretriever.artifacts.training.recipe import ContrastiveStage, LikelihoodStage, Stage, TrainRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.artifacts.training.types import Batch, StepContext
