@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -35,7 +35,6 @@ LIKELIHOOD has the hits of `hybrid`, ordered by that model's log P(q | d)."""
 ON_REQUEST: Final = ("hybrid-paper", LIKELIHOOD)
 """Those that are run only where they are named."""
 
-_MODES: Final[dict[str, SearchMode]] = {"dense": "dense", "sparse": "sparse", "hybrid": "hybrid"}
 _CHUNK: Final = 1024
 
 
@@ -70,12 +69,6 @@ class Searches:
             )
         return [name for name in possible if name in self.only]
 
-    def hits(self, searcher: Searcher, system: str, query: str) -> list[tuple[str, float]] | None:
-        """Search by `system`; None where the query can't be encoded."""
-        mode = _MODES[system.removeprefix("full-").removesuffix("-paper")]
-        fusion = PAPER_FUSION if system == "hybrid-paper" else self.fusion
-        return searcher.search(query, task=self.task, mode=mode, k=self.depth, candidates=self.depth, fusion=fusion)
-
 
 def run_systems(
     light: Searcher, judged: JudgedQueries, searches: Searches
@@ -85,6 +78,7 @@ def run_systems(
     Returns by system its run, and the queries that it had to leave unanswered.
     """
     runs, unanswered = dict[str, dict[str, Ranking]](), dict[str, list[str]]()
+    depth = searches.depth
     wanted = [system for system in searches.wanted() if system not in ("bm25", LIKELIHOOD)]
     if LIKELIHOOD in searches.wanted() and "hybrid" not in wanted:
         wanted.append("hybrid")
@@ -93,8 +87,10 @@ def run_systems(
         for system in wanted:
             searcher = whole if system.startswith("full-") else light
             run = runs[system] = {}
+            mode = cast(SearchMode, system.removeprefix("full-").removesuffix("-paper"))
+            fusion = PAPER_FUSION if system == "hybrid-paper" else searches.fusion
             for query_id, text in judged.queries.items():
-                hits = searches.hits(searcher, system, text)
+                hits = searcher.search(text, task=searches.task, mode=mode, k=depth, candidates=depth, fusion=fusion)
                 if hits is None:
                     unanswered.setdefault(system, []).append(query_id)
                 else:

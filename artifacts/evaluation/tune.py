@@ -212,7 +212,6 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path)
     finds most of what it finds.
     """
     dense = bundle.manifest.dense is not None
-    systems = ("dense", "sparse", "hybrid") if dense else ("sparse",)
     with bundle.sparse() as index:
         places = np.random.default_rng(_SEED).permutation(index.count)[: 2 * _ITEMS]
         queries = dict(islice(_item_queries(index.documents(places)), _ITEMS))
@@ -220,7 +219,7 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path)
             return None
         judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
         fusion = fusion_of(bundle.manifest)
-        searches = Searches(bundle.manifest.default_task, fusion, systems, dense=dense)
+        searches = Searches(bundle.manifest.default_task, fusion, dense=dense)
         with open_searcher(bundle) as searcher:
             runs, _ = run_systems(searcher, judged, searches)
         runs["bm25"] = run_bm25(index, judged, scratch)

@@ -98,7 +98,8 @@ def _scored(
     scores = np.full(
         (len(dataset.examples), max(len(_candidates(example)) for example in dataset.examples)), np.nan, np.float32
     )
-    for number, row in enumerate(rows):
+    tracked_rows = tracked(rows, f"{dataset.name}: teacher", total=len(dataset.examples), unit="queries")
+    for number, row in enumerate(tracked_rows):
         scores[number, : len(row)] = row
     if np.isnan(scores).all():
         raise CorpusError(
@@ -121,9 +122,7 @@ def _by_bundle(
     bundle, known = Bundle.open(Path(path)), dict[str, dict[str, float]]()
     task = bundle.manifest.default_task
     with open_searcher(bundle) as searcher:
-        for example in tracked(
-            dataset.examples, f"{dataset.name}: teacher", total=len(dataset.examples), unit="queries"
-        ):
+        for example in dataset.examples:
             if example.query not in known:
                 hits = searcher.search(example.query, task=task, mode=leg, k=_DEPTH, candidates=_DEPTH, fusion=None)
                 known = {example.query: dict(hits or [])}
@@ -137,9 +136,7 @@ def _by_cross_encoder(path: str, dataset: TrainingSet, device: str) -> Iterator[
 
     with loading(f"{path}: the cross-encoder can't be used", path, remedy="Name a cross-encoder that gives one score."):
         model = CrossEncoder(path, device=device)
-        for example in tracked(
-            dataset.examples, f"{dataset.name}: teacher", total=len(dataset.examples), unit="queries"
-        ):
+        for example in dataset.examples:
             pairs = [(example.query, dataset.documents[name]) for name in _candidates(example)]
             scores = model.predict(pairs, batch_size=_PAIRS, show_progress_bar=False)
             if scores.ndim != 1:
