@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from lightretriever.service import schemas
 from lightretriever.service.client.errors import AnswerError, ClientError
-from lightretriever.service.client.streams import check_size
 from lightretriever.service.errors import shortened
 
 T = TypeVar("T", bound=BaseModel)
@@ -131,6 +130,12 @@ def delete(document_id: str, version: str | None, *, wait: bool) -> Call[schemas
 def post(path: str, model: type[T], content: Fields, *, items: Sequence[str] = ()) -> Call[T]:
     """Content to send as JSON."""
     return Call(method="POST", path=path, model=model, body=_json(content), items=items)
+
+
+def check_size(name: str, size: int) -> None:
+    """Raise ClientError unless a size is at least 1."""
+    if size < 1:
+        raise ClientError(f"{name} is {size}.", remedy="Name 1 or more.")
 
 
 def _documents(segment: str = "", *, wait: bool = False) -> str:

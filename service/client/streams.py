@@ -5,25 +5,17 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightretriever.service.client.calls import Call, check_size
 from lightretriever.service.client.errors import ClientError
 from lightretriever.service.schemas import BatchResponse, SearchResponse
 
-if TYPE_CHECKING:
-    from lightretriever.service.client.calls import Call
-
-Batches = Iterable["Call[BatchResponse]"]
-
-
-def check_size(name: str, size: int) -> None:
-    """Raise ClientError unless a size is at least 1."""
-    if size < 1:
-        raise ClientError(f"{name} is {size}.", remedy="Name 1 or more.")
+Batches = Iterable[Call[BatchResponse]]
 
 
 def answers(
-    ask: "Callable[[Call[BatchResponse]], BatchResponse]", batches: Batches, concurrency: int
+    ask: Callable[[Call[BatchResponse]], BatchResponse], batches: Batches, concurrency: int
 ) -> Generator[SearchResponse]:
     """Yield the answers of batches in order, of which `concurrency` are asked at a time. ClientError if the process is
     forked meanwhile."""
@@ -48,7 +40,7 @@ def answers(
 
 
 async def answers_async(
-    ask: "Callable[[Call[BatchResponse]], Coroutine[Any, Any, BatchResponse]]", batches: Batches, concurrency: int
+    ask: Callable[[Call[BatchResponse]], Coroutine[Any, Any, BatchResponse]], batches: Batches, concurrency: int
 ) -> AsyncGenerator[SearchResponse]:
     """Yield the answers of batches in order, as `answers` does."""
     check_size("concurrency", concurrency)

@@ -49,24 +49,15 @@ function label(name) {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-// What begins an item of a list, in its own line. In a paragraph, a sign keeps items apart.
-const ITEM = /\s*\n\s*(?:[-*+•]|\d+[.)])\s+/g;
-
-function inLine(text) {
-  return text.replace(ITEM, " • ");
-}
-
-// The text with its marks, whose places count Unicode characters. What is between them may be shown in another form.
-function marked(element, text, marks, form = (between) => between) {
+// The text with its marks, whose places count Unicode characters.
+function marked(element, text, marks) {
   const characters = Array.from(text);
   let place = 0;
   for (const [from, to] of marks) {
-    const between = form(characters.slice(place, from).join(""));
-    element.append(between, make("mark", "", characters.slice(from, to).join("")));
+    element.append(characters.slice(place, from).join(""), make("mark", "", characters.slice(from, to).join("")));
     place = to;
   }
-  element.append(form(characters.slice(place).join("")));
-  return element;
+  element.append(characters.slice(place).join(""));
 }
 
 // The part of a bar that a share of it fills.

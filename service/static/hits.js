@@ -14,7 +14,7 @@ function excerpt(hit, name) {
 
 function shorten(element, { text, marks, cut, more }) {
   if (cut) element.append("… ");
-  marked(element, text, marks, inLine);
+  marked(element, text, marks);
   if (more) element.append(" …");
   return element;
 }
