@@ -39,7 +39,6 @@ from lightretriever.service.search.fusion import (
     fuse_linear,
     fuse_rrf,
     moved_query,
-    word_share,
 )
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of, warm
@@ -100,11 +99,6 @@ def test_a_single_hit_is_not_zeroed(ordinal: int, score: float, other: Leg) -> N
     assert paper == {ordinal: 0.0, 99: 0.0}
 
 
-def test_evidence_takes_the_squares_of_ranges() -> None:
-    _, scores = fuse("evidence", [(np.array([1, 2, 3]), np.array([0.9, 0.7, 0.1]))], (2.0,))
-    assert scores == pytest.approx({1: 2.0, 2: 2 * (0.001 + 0.999 * 0.75**2), 3: 0.002})
-
-
 @pytest.fixture(scope="module")
 def ranx() -> Iterator[ModuleType]:
     """ranx, interpreted: compiling it takes a minute, and its formulas stay the same."""
@@ -147,21 +141,6 @@ def test_broken_legs_are_refused(ordinals: list[int], scores: list[float]) -> No
 def test_a_score_of_the_other_leg_is_finite() -> None:
     with raises(ValueError):
         align([ONE, (np.array([2]), np.array([1.0]))]).fill(0, np.array([np.inf]))
-
-
-@pytest.mark.parametrize(
-    ("score", "largest", "share"),
-    [
-        (6.0, [1.0, 5.0, 2.0], 0.75),
-        (6.0, [3.0] * 9, 0.5),  # the four heaviest terms
-        (20.0, [3.0] * 9, 1.0),
-        (0.0, [1.0], 0.0),
-        (5.0, [0.0], 0.0),
-        (5.0, [], 0.0),
-    ],
-)
-def test_the_share_of_the_words_that_a_document_has(score: float, largest: list[float], share: float) -> None:
-    assert word_share(score, np.array(largest, np.float32)) == pytest.approx(share)
 
 
 def test_what_the_legs_know_of_a_query() -> None:

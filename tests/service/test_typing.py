@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from lightretriever.service.search.pipeline import named
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.support.asking import ask
@@ -68,22 +67,3 @@ def test_a_completion_that_a_leg_does_not_know_is_suggested_only(tmp_path: Path)
         plain = ask(client, "music", mode="dense", k=100)  # with the document of this id first
         scores = [{hit["id"]: hit["dense"]["score"] for hit in one["hits"]} for one in (answer, plain)]
         assert scores[0] == scores[1]
-
-
-@pytest.mark.parametrize(
-    ("query", "ids", "name"),
-    [
-        ("gimp", ["gimp"], "gimp"),
-        ("\tGIMP\n", ["GIMP", "gimp"], "gimp"),
-        ("c++", ["c++"], "c++"),
-        ("日本語", ["日本語"], "日本語"),
-        (" Gimp  ﬁlm ", [], "gimp film"),
-        ("1984", [], None),
-        ("…", [], None),
-        ("", [], None),
-        ("a" * 600, [], None),
-    ],
-)
-def test_what_may_be_a_name(query: str, ids: list[str], name: str | None) -> None:
-    of_ids = [("ids", str(len(ids)), *ids)] if ids else []
-    assert named(query) == [*of_ids, *([] if name is None else [("keyword", "", "1", name)])]
