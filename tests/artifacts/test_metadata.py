@@ -23,7 +23,7 @@ FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "publishe
         ({"source": []}, []),
     ],
 )
-def test_values(document: dict[str, object], values: list[tuple[int, str]]) -> None:
+def test_values(document: dict[str, object], values: list[tuple[str, str]]) -> None:
     assert indexed_values(document, FIELDS) == values
 
 
