@@ -4,8 +4,8 @@ WORK/backbone.json       what the later stages need to know of the encoder
 WORK/tokenizer.json      its tokenizer
 WORK/sparse_tokenizer.json   that of the terms, where another model makes them and has another tokenizer
 WORK/idf.npy             what tokens of a query weigh (V,) float32, where the recipe has IDF weights
-WORK/encoded/            the corpus, read and checked, its tokens and terms (see `pipeline.encoded`)
-WORK/encode/             what the models made of documents (see `pipeline.encoded`)
+WORK/encoded/            the corpus, read and checked, and its terms (see `pipeline.encoded`)
+WORK/encode/             what the models made of documents (see `pipeline.store`)
 WORK/tables/TASK/        token table of a task: table.npy (V, H) float32, plan.json; part-*.npy until it is there
     training.json        with `distil`: how it was fitted
     states/              with `distil`: part-*.npy, the encoder's states of single tokens
