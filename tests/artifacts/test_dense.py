@@ -9,8 +9,6 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lightretriever.artifacts.dense.build import build_dense_index, choose_factory, choose_parameters, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex, best_first
@@ -227,14 +225,6 @@ def test_a_search_among_some_documents(
 def test_an_index_without_documents_is_opened(tmp_path: Path) -> None:
     faiss.write_index(faiss.index_factory(8, "SQ8", faiss.METRIC_INNER_PRODUCT), str(tmp_path / "empty.faiss"))
     assert DenseIndex.open(tmp_path / "empty.faiss").count == 0
-
-
-@given(scores=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), max_size=40), count=st.integers(0, 50))
-def test_the_best_come_first_and_ties_by_ordinal(scores: list[float], count: int) -> None:
-    ordinals = np.random.default_rng(2).permutation(len(scores))
-    best, their = best_first(ordinals, np.array(scores, np.float32), count)
-    expected = sorted(zip(scores, ordinals.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))[:count]
-    assert list(zip(their.tolist(), best.tolist(), strict=True)) == expected
 
 
 def test_a_score_that_is_no_number_is_refused() -> None:

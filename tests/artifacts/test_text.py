@@ -36,15 +36,6 @@ def test_a_query_has_the_tokens_that_it_has_inside_a_text(file: Path) -> None:
     assert [ids.tolist() for ids in tokenizer.as_queries(several)] == [tokenizer.query_ids(text) for text in several]
 
 
-def test_ids_of_many_stand_one_behind_the_other(file: Path) -> None:
-    tokenizer = TextTokenizer.from_file(file)
-    ids, lengths = tokenizer.query_ids_of(["music player", "", "Übergröße 🎵"])
-    assert ids.tolist() == tokenizer.query_ids("music player") + tokenizer.query_ids("Übergröße 🎵")
-    assert lengths.tolist() == [len(tokenizer.query_ids(text)) for text in ("music player", "", "Übergröße 🎵")]
-    assert [array.dtype.name for array in (ids, lengths)] == ["int32", "int64"]
-    assert [array.size for array in tokenizer.query_ids_of([])] == [0, 0]
-
-
 ALIKE = {
     "Wi\u200bFi": "WiFi",
     "cafe\u0301": "café",
