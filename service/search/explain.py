@@ -11,7 +11,7 @@ text stand by themselves.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
@@ -109,29 +109,28 @@ def explanations(
     """
     nothing: list[float | None] = [None] * len(texts)
     of_legs = {"dense": nothing, "sparse": nothing} | dict(zip(legs, fusion.tolist(), strict=True))
-    sparse, dense = shares.get("sparse"), shares.get("dense")
-    spelt_terms = [set(terms) for terms in encoder.vocabulary.terms_of(texts)]
     listed_terms, listed_tokens = list_terms_of(query, encoder), list_tokens(query, encoder)
+    no_terms, no_tokens = [None] * len(listed_terms), [None] * len(listed_tokens)
     explained = []
-    for row, spelt in enumerate(spelt_terms):
+    for row, spelt in enumerate(map(set, encoder.vocabulary.terms_of(texts))):
         require_time("explain the hits")
-        explanation: Plain = {"fusion": {leg: values[row] for leg, values in of_legs.items()}}
-        of_terms = None if sparse is None else sparse[row].tolist()
-        of_tokens = None if dense is None else dense[row].tolist()
-        terms = [
-            fact
-            | {
-                "impact": None if of_terms is None else round(of_terms[column] / fact["weight"]),
-                "sparse": None if of_terms is None else of_terms[column],
-                "added": of_terms is not None and of_terms[column] != 0 and fact["term"] not in spelt,
-            }
-            for column, fact in enumerate(listed_terms)
-        ]
-        tokens = [
-            fact | {"dense": None if of_tokens is None else of_tokens[column]}
-            for column, fact in enumerate(listed_tokens)
-        ]
-        explanation["words"] = [_word(word, terms, tokens, sparse is not None, dense is not None) for word in words]
+        of_terms = shares["sparse"][row].tolist() if "sparse" in shares else no_terms
+        of_tokens = shares["dense"][row].tolist() if "dense" in shares else no_tokens
+        explanation: Plain = {"fusion": {leg: values[row] for leg, values in of_legs.items()}, "words": []}
+        for word in words:
+            terms = [_term(listed_terms[place], of_terms[place], share, spelt) for place, share in word.terms]
+            tokens = [listed_tokens[place] | {"dense": _part(of_tokens[place], share)} for place, share in word.tokens]
+            explanation["words"].append(
+                {
+                    "word": word.text,
+                    "count": word.count,
+                    "dense": sum((token["dense"] for token in tokens), 0.0) if "dense" in shares else None,
+                    "sparse": sum((term["sparse"] for term in terms), 0.0) if "sparse" in shares else None,
+                    "added": any(term["added"] for term in terms),
+                    "terms": terms,
+                    "tokens": tokens,
+                }
+            )
         if query.terms:
             explanation["coverage"] = round(sum(term in spelt for term in query.terms) / len(query.terms), 4)
         explained.append(explanation)
@@ -154,20 +153,10 @@ def list_tokens(query: EncodedQuery, encoder: QueryEncoder) -> list[Plain]:
     ]
 
 
-def _word(word: QueryWord, terms: Sequence[Plain], tokens: Sequence[Plain], sparse: bool, dense: bool) -> Plain:
-    of_terms = [terms[position] | {"sparse": _part(terms[position]["sparse"], share)} for position, share in word.terms]
-    of_tokens = [
-        tokens[position] | {"dense": _part(tokens[position]["dense"], share)} for position, share in word.tokens
-    ]
-    return {
-        "word": word.text,
-        "count": word.count,
-        "dense": sum((part["dense"] for part in of_tokens), 0.0) if dense else None,
-        "sparse": sum((part["sparse"] for part in of_terms), 0.0) if sparse else None,
-        "added": any(part["added"] for part in of_terms),
-        "terms": of_terms,
-        "tokens": of_tokens,
-    }
+def _term(fact: Plain, score: float | None, share: float, spelt: Collection[str]) -> Plain:
+    """Return a word's share of a term's score of a document in whose text these terms are `spelt`, as `TermShares`."""
+    impact, added = None if score is None else round(score / fact["weight"]), bool(score) and fact["term"] not in spelt
+    return fact | {"impact": impact, "sparse": _part(score, share), "added": added}
 
 
 def _part(value: float | None, share: float) -> float | None:
