@@ -357,30 +357,19 @@ def open_cluster(bundle: Bundle, settings: Settings) -> ClusterBackends:
     try:
         index = only_index(cluster, alias)
         meta = read_meta(cluster, index)
-        _check(meta, bundle, alias, index)
+        manifest = bundle.manifest
+        if meta.version != manifest.digest:
+            raise BundleError(
+                f"{alias} is {index}, which has version {meta.version[:12]} of {meta.bundle!r}; {bundle.path} is "
+                f"version {manifest.digest[:12]} of {manifest.name!r}.",
+                remedy="Push this bundle, or serve the one that the index was written from.",
+            )
         if meta.vocabulary != "tokens":
             start_jvm(SEARCH_HEAP_MB)  # splits queries into words
     except BaseException:
         cluster.close()
         raise
-    names: list[LegName] = ["sparse"] if bundle.manifest.dense is None else ["dense", "sparse"]
+    names: list[LegName] = ["sparse"] if manifest.dense is None else ["dense", "sparse"]
     version = ".".join(map(str, cluster.version))
     facts = ClusterFacts(address=cluster.name, version=version, alias=alias, index=index, engine=meta.engine)
     return ClusterBackends(cluster, meta, facts, names, deadline_s)
-
-
-def _check(meta: IndexMeta, bundle: Bundle, alias: str, index: str) -> None:
-    """Refuse an index of another bundle, or of another version of this one."""
-    manifest = bundle.manifest
-    if meta.version != manifest.digest:
-        raise BundleError(
-            f"{alias} is {index}, which has version {meta.version[:12]} of {meta.bundle!r}; {bundle.path} is version "
-            f"{manifest.digest[:12]} of {manifest.name!r}.",
-            remedy="Push this bundle, or serve the one that the index was written from.",
-        )
-    for name, actual, expected in (
-        ("values in a vector", meta.dimension, None if manifest.dense is None else manifest.dimension),
-        ("documents", meta.documents, manifest.documents),
-    ):
-        if actual != expected:
-            raise BundleError(f"{index} has {actual} {name}, the bundle {expected}.", remedy="Push the bundle again.")
