@@ -170,14 +170,13 @@ async def _changed(
     extra_s = REFRESH_S if wait else 0.0
     async with admitted(request) as engine:
 
-        def begin() -> tuple[DocumentWrites, list[int]]:
-            writes = DocumentWrites(engine, clock, read(engine, version), wait=wait, many=many)
-            return writes, writes.to_encode()
+        def begin() -> DocumentWrites:
+            return DocumentWrites(engine, clock, read(engine, version), wait=wait, many=many)
 
-        writes, new = await in_thread(engine, clock, begin, lane=_lane(engine))
-        extra_s += engine.settings.encode_timeout_s if new else 0.0
-        for start in range(0, len(new), _ENCODED_AT_ONCE):  # others take their turn with the model in between
-            part = new[start : start + _ENCODED_AT_ONCE]
+        writes = await in_thread(engine, clock, begin, lane=_lane(engine))
+        extra_s += engine.settings.encode_timeout_s if writes.new else 0.0
+        for start in range(0, len(writes.new), _ENCODED_AT_ONCE):  # others take their turn with the model in between
+            part = writes.new[start : start + _ENCODED_AT_ONCE]
             await in_thread(engine, clock, partial(writes.encode, part), extra_s, ENCODE_DOCUMENT)
         results = await in_thread(engine, clock, writes.write, extra_s, WRITES)
         answered = answer(writes, results)

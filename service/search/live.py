@@ -77,21 +77,18 @@ class DocumentWrites:
         self, engine: SearchEngine, clock: StageClock, changes: Sequence[Change], *, wait: bool, many: bool = False
     ) -> None:
         """With `many`, errors name the line of a change. If `wait`, the request is answered when all searches see the
-        changes. ImmutableError where nothing can be written."""
+        changes. ImmutableError where nothing can be written, and errors as of `write`."""
         self.engine, self.changes, self.wait = engine, list(changes), wait
         self.live = _live(engine)
         self._many = many
         self._encoded: dict[int, Encoded] = {}
         self._deadline = _deadline(engine, clock, wait=wait)
-
-    def to_encode(self) -> list[int]:
-        """Return the indexes of the changes that `encode` has to read; none without a model."""
-        if self.engine.parts.document_encoder is None:
-            return []
-        with _writing():
-            indexes = self.live.to_encode(self.changes, self._deadline)
-        self._deadline += self.engine.settings.encode_timeout_s if indexes else 0.0
-        return indexes
+        self.new: list[int] = []
+        """Indexes of the changes that `encode` has to read; none without a model."""
+        if engine.parts.document_encoder is not None:
+            with _writing():
+                self.new = self.live.to_encode(self.changes, self._deadline)
+            self._deadline += engine.settings.encode_timeout_s if self.new else 0.0
 
     def encode(self, indexes: Sequence[int]) -> None:
         """Encode the documents of some changes by the service's model. InvalidRequestError for what it can't read."""
