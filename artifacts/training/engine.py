@@ -211,7 +211,7 @@ class Engine:
         """The representations of a chunk, with the same dropout in both of its passes, and another one in every chunk,
         step and process."""
         torch.manual_seed(
-            hash((context.seed, context.step, self.accelerator.process_index, number)) & 0x7FFF_FFFF_FFFF_FFFF
+            hash((context.seed, context.batch, self.accelerator.process_index, number)) & 0x7FFF_FFFF_FFFF_FFFF
         )
         with torch.set_grad_enabled(gradients), self.accelerator.autocast():
             made: Tensors = chunk.run(chunk.rows) if self.model is None else self.model(lambda: chunk.run(chunk.rows))

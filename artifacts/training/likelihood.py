@@ -33,7 +33,7 @@ class Likelihood:
         """Add one step's gradients; returns the loss, and the loss of a token."""
         backbone, data = self._backbone, self._data
         texts = [batch.set.documents[example.positive] for example in batch.examples]
-        random = np.random.default_rng((context.seed % 2**64, context.step))
+        random = np.random.default_rng((context.seed % 2**64, context.batch))
         read = self._reading.document_ids(backbone, texts, data.max_document_length)
         documents = [corrupted(ids, self._stage.corruption, self._mask, random) for ids in read]
         found = backbone.tokenizer.encode_batch([example.query for example in batch.examples])

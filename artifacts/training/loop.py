@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ Objective: TypeAlias = Contrastive | Likelihood
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
-_MAX_NORM = 1.0  # of a step's gradient
 
 
 def train(
@@ -74,6 +73,7 @@ def _run_stage(run: Run, stage: Stage, minutes: float | None, open_searcher: Ope
     run.resume(optimizer)
     first = run.progress.step
     scheduler = LambdaLR(optimizer, lambda done: schedule(first + done, stage))
+    run.accelerator.gradient_accumulation_steps = stage.accumulate
     run.engine.chunk_tokens = stage.chunk_tokens or run.progress.chunk_tokens or run.engine.chunk_tokens
     objective, batch_of = _objective(run, stage, open_searcher)
     dev = run.recipe.dev
@@ -87,7 +87,7 @@ def _run_stage(run: Run, stage: Stage, minutes: float | None, open_searcher: Ope
                 run.checkpoint(optimizer)
             if last:
                 break
-            _step(run, stage, optimizer, objective, batch_of(step), float(scheduler.get_last_lr()[0]))
+            _step(run, stage, optimizer, objective, batch_of, float(scheduler.get_last_lr()[0]))
             scheduler.step()
             run.progress.step = step + 1
             bar.advance(1)
@@ -105,7 +105,7 @@ def _step(
     stage: Stage,
     optimizer: torch.optim.Optimizer,
     objective: Objective,
-    batch: Batch,
+    batch_of: Callable[[int], Any],
     rate: float,
 ) -> None:
     """One step: gradients of all processes, clipped, applied, logged. Raises ModelError for a loss that diverged."""
@@ -113,14 +113,16 @@ def _step(
     run.adapter.train()
     while True:
         try:
-            logged = objective.backward(batch, StepContext(step, stage.steps, _stage_seed(run)))
+            parts, sets = _gradients(run, stage, objective, batch_of)
             break
         except (RuntimeError, MemoryError) as error:
             if stage.chunk_tokens is not None or not out_of_memory(error) or not run.engine.halve():
                 raise
             run.progress.chunk_tokens = run.engine.chunk_tokens
             optimizer.zero_grad()
-    clipped = run.accelerator.clip_grad_norm_(run.adapter.trained().values(), _MAX_NORM)
+    logged = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
+    logged["tokens"] *= len(parts)
+    clipped = run.accelerator.clip_grad_norm_(run.adapter.trained().values(), stage.clip)
     norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
     if not np.isfinite([*logged.values(), norm]).all():
         raise ModelError(
@@ -130,17 +132,35 @@ def _step(
     optimizer.step()
     optimizer.zero_grad()
     seconds = round(time.monotonic() - started, 3)
-    run.log({"step": step, "set": batch.set.name, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
+    of_sets = {"set": ", ".join(dict.fromkeys(sets))} if sets else {}
+    run.log({"step": step, **of_sets, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
+
+
+def _gradients(
+    run: Run, stage: Stage, objective: Objective, batch_of: Callable[[int], Any]
+) -> tuple[list[dict[str, float]], list[str]]:
+    """Add the gradients of a step's batches; returns what each of them logs, and their sets."""
+    step, run.accelerator.step = run.progress.step, 0
+    parts, sets = [], []
+    for number in range(step * stage.accumulate, (step + 1) * stage.accumulate):
+        context = StepContext(step, stage.steps, _stage_seed(run), number)
+        batch = batch_of(number)
+        with run.accelerator.accumulate(run.engine.model):
+            parts.append(objective.backward(batch, context))
+        sets += [batch.set.name] if isinstance(batch, Batch) else []
+    return parts, sets
 
 
 def _stage_seed(run: Run) -> int:
     return run.recipe.seed + _STAGE_SEED * run.progress.stage
 
 
-def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tuple[Objective, Callable[[int], Batch]]:
+def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tuple[Objective, Callable[[int], Any]]:
     """The objective that the stage minimises, and its batches by step."""
     recipe, backbone, engine = run.recipe, run.adapter.backbone, run.engine
-    mixture = partial(Mixture, batch_size=stage.batch_size, batches=stage.steps, seed=_stage_seed(run))
+    mixture = partial(
+        Mixture, batch_size=stage.batch_size, batches=stage.steps * stage.accumulate, seed=_stage_seed(run)
+    )
     if isinstance(stage, LikelihoodStage):
         return Likelihood(engine, backbone, stage, recipe.data), mixture(run.sets, negatives=0).batch
     sets = sets_of_stage(run)
@@ -154,10 +174,11 @@ def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tu
 
 
 def schedule(step: int, stage: Stage) -> float:
-    """Share of the learning rate: linearly up over the warm-up, then down to the minimum, which comes one step after
-    the last. With `cosine` it falls as (1 + cos π·p) / 2, p being the part of the fall that is done."""
+    """Share of the learning rate: linearly up over the warm-up, level, then down to the minimum, which comes one step
+    after the last. With `cosine` it falls as (1 + cos π·p) / 2, p being the part of the fall that is done."""
     rise = max(1, round(stage.warmup * stage.steps))
-    share = min(1.0, (stage.steps - step) / max(1, stage.steps - rise))
+    fall = max(1, stage.steps - rise) if stage.decay is None else max(1, round(stage.decay * stage.steps))
+    share = min(1.0, (stage.steps - step) / fall)
     if stage.schedule == "cosine":
         share = (1 - math.cos(math.pi * share)) / 2
     return min((step + 1) / rise, stage.minimum_rate + (1 - stage.minimum_rate) * share)

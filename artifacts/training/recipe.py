@@ -122,16 +122,19 @@ class FlopsRecipe(Section):
 
 
 class StageBase(Section):
-    """What all stages have."""
+    """What all stages have. A step adds up the gradients of `accumulate` batches, each with a loss of its own."""
 
     steps: int = Field(ge=1)
     batch_size: int = Field(default=128, ge=2)
+    accumulate: int = Field(default=1, ge=1)
     chunk_tokens: int | None = Field(default=None, ge=8)
     learning_rate: float = Field(default=2e-4, gt=0)
     warmup: float = Field(default=0.05, ge=0, lt=1)
+    decay: float | None = Field(default=None, gt=0, le=1)
     schedule: Literal["linear", "cosine"] = "linear"
     minimum_rate: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0)
+    clip: float = Field(default=1.0, gt=0)
 
 
 class TeacherRecipe(Section):

@@ -49,11 +49,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where a step of a stage stands; `seed` is the stage's."""
+    """Where a step of a stage stands; `seed` is the stage's, and `batch` numbers the stage's batches."""
 
     step: int
     steps: int
     seed: int
+    batch: int
 
 
 def same_text(text: str) -> str:

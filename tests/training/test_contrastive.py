@@ -28,7 +28,7 @@ from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
 
 DATA = DataRecipe(sets=[SetRecipe(path=Path("set"), instruction="find")], max_query_length=12, max_document_length=60)
-CONTEXT = StepContext(step=2, steps=9, seed=5)
+CONTEXT = StepContext(step=2, steps=9, seed=5, batch=2)
 INSTRUCTION = "Given a description, retrieve programs"
 
 
@@ -155,7 +155,7 @@ def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch
     try:
         first, logged = gradients(backbone, batch, stage(), chunk_tokens=40)
         second, again = gradients(backbone, batch, stage(), chunk_tokens=40)
-        other, _ = gradients(backbone, batch, stage(), replace(CONTEXT, seed=6), chunk_tokens=40)
+        other, _ = gradients(backbone, batch, stage(), replace(CONTEXT, batch=3), chunk_tokens=40)
     finally:
         attention.attention_dropout = 0.0
         backbone.model.eval()

@@ -59,9 +59,9 @@ def test_a_step_s_loss_is_the_mean_over_queries_that_follow_masked_documents(bac
     )
     data = DataRecipe(sets=[SetRecipe(path=Path("set"), instruction="")], max_query_length=2, max_document_length=30)
     stage = LikelihoodStage(kind="query_likelihood", steps=1, before="read ", after=" ask", corruption=0.5, block=False)
-    context = StepContext(step=0, steps=1, seed=5)
+    context = StepContext(step=0, steps=1, seed=5, batch=3)
     (mark,) = backbone.tokenizer.encode("_").tolist()
-    random, reading = np.random.default_rng((5, 0)), Reading("read ", " ask", block=False)
+    random, reading = np.random.default_rng((5, 3)), Reading("read ", " ask", block=False)
     masked = []
     for ids in reading.document_ids(backbone, list(documents.values()), 30):
         hidden = random.random(len(ids)) < 0.5

@@ -20,9 +20,9 @@ def test_sparse_scores_send_gradients_to_the_terms_of_the_query_alone() -> None:
 
 def test_the_regulariser_grows_quadratically_to_its_weight() -> None:
     settings = FlopsRecipe(weight=1.0, warmup=4)
-    found = [flops_weight(settings, StepContext(step, 12, seed=0)) for step in (0, 1, 3, 9)]
+    found = [flops_weight(settings, StepContext(step, 12, seed=0, batch=0)) for step in (0, 1, 3, 9)]
     assert found == [1 / 16, 1 / 4, 1.0, 1.0]
-    assert flops_weight(FlopsRecipe(weight=2.0), StepContext(1, 12, seed=0)) == 2.0 / 4  # a third of the stage
+    assert flops_weight(FlopsRecipe(weight=2.0), StepContext(1, 12, seed=0, batch=0)) == 2.0 / 4  # a third of the stage
 
 
 def test_what_is_relevant_to_a_query_is_no_negative_of_it() -> None:

@@ -20,7 +20,7 @@ POSITIVES = np.array([0, 2, 4])
 HIDDEN = np.zeros((B, M), dtype=bool)
 HIDDEN[0, 5] = HIDDEN[2, 1] = True
 QUERIES = [[1, 1, 7], [3], [7, 9, 11, 3]]
-CONTEXT = StepContext(step=3, steps=30, seed=1)
+CONTEXT = StepContext(step=3, steps=30, seed=1, batch=3)
 SETTINGS = {"dense_temperature": 0.05, "sparse_temperature": 0.7, "full_kl": 0.3, "matryoshka": []}
 
 
@@ -120,8 +120,11 @@ def test_a_stage_without_the_full_model_has_three_losses() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"warmup": 0.4}, [0.25, 0.5, 0.75, 1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
-        ({"warmup": 0.0, "minimum_rate": 0.1}, [1.0, *(0.1 + 0.9 * left / 9 for left in range(9, 0, -1))]),
+        ({"warmup": 0.4, "decay": None}, [0.25, 0.5, 0.75, 1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
+        ({"warmup": 0.0, "decay": 0.2}, [*[1.0] * 9, 0.5]),
+        ({"warmup": 0.2, "decay": 0.3}, [0.5, *[1.0] * 7, 2 / 3, 1 / 3]),
+        ({"warmup": 0.0, "decay": 1.0}, [step / 10 for step in range(10, 0, -1)]),
+        ({"warmup": 0.0, "decay": 0.4, "minimum_rate": 0.5}, [*[1.0] * 7, 0.875, 0.75, 0.625]),
         (
             {"warmup": 0.2, "schedule": "cosine", "minimum_rate": 0.1},
             [0.5, 1.0, *(0.1 + 0.9 * (1 + math.cos(math.pi * done / 8)) / 2 for done in range(8))],

@@ -150,7 +150,7 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
     if chunk_tokens is not None:
         content["model"]["path"] = str(toy / "tied")
     # With larger steps, Adam makes much of rounding.
-    cut = {"batch_size": 7, "learning_rate": 0.002, "chunk_tokens": chunk_tokens}
+    cut = {"accumulate": 2, "batch_size": 7, "learning_rate": 0.002, "chunk_tokens": chunk_tokens}
     stages = [{**stage, **cut} for stage in content["stages"]]
     found = {}
     for name in ("one", "two", "sharded"):
@@ -213,6 +213,19 @@ def test_the_step_of_the_best_score_is_counted_over_all_stages(toy: Path, tmp_pa
     assert stage == 1
     text = f"nDCG@10 on dev was best after step {first['steps'] + step} of 9: {best:.3f}."
     assert text in (tmp_path / "adapter" / "README.md").read_text()
+
+
+def test_a_step_of_two_batches_has_the_mean_of_their_losses(toy: Path, tmp_path: Path) -> None:
+    content = recipe_of(toy, tmp_path, lora=WITHOUT_DROPOUT)
+    single = {**content["stages"][0], "steps": 4, "learning_rate": 1e-12}
+    assert train(TrainRecipe.model_validate(content | {"stages": [single]}))
+    places = {"work": str(tmp_path / "double" / "work"), "output": str(tmp_path / "double" / "adapter")}
+    double = {**single, "steps": 2, "accumulate": 2}
+    assert train(TrainRecipe.model_validate(content | places | {"stages": [double]}))
+    one, two, three, four = [loss for *_, loss in losses(tmp_path)]
+    means = [(one + two) / 2, (three + four) / 2]
+    # The regulariser's weight grows with the steps, which are other ones.
+    assert [loss for *_, loss in losses(tmp_path / "double")] == pytest.approx(means, rel=1e-2)
 
 
 def test_a_checkpoint_has_the_trained_weights_alone(toy: Path, tmp_path: Path) -> None:
