@@ -2,7 +2,7 @@
 // The search as it is typed, its pages, and its address.
 const HITS = 10, LISTED = 10_000, MEANT = 5, PAUSE_MS = 40;
 const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
-let facts = null, learning = null; // what /info says, and the promise of it
+let facts = null, stale = true; // what /info says, and whether it is to be asked again
 let running = null; // ends the requests of a search when another one begins
 let shown = null; // the search whose hits are shown: its body, its answer, how many hits are shown, how many there can be
 let like = null; // the id of the document that hits are to be like, in place of a text
@@ -75,13 +75,10 @@ function restore() {
   search(false);
 }
 
-// Asks what is served, once; again after a search was refused, since another bundle may be there.
-function learn() {
-  return learning ??= learnNow().catch((error) => { learning = null; throw error; });
-}
-
-async function learnNow() {
+// Asks what is served; again after a search was refused, since another bundle may be there.
+async function learn() {
   facts = await call("info");
+  stale = false;
   const { bundle, filters } = facts;
   if (!moved) ownWeight();
   buildFilters(filters);
@@ -160,7 +157,7 @@ async function search(entry) {
   document.body.classList.toggle("asked", hasSearch());
   if (!hasSearch()) { clear(); byId("welcome").hidden = false; }
   try {
-    await learn();
+    if (stale) await learn();
     signal.throwIfAborted();
     if (!hasSearch() && !everything().length) return;
     const { main, counting } = searches(showMode()), all = [main, ...counting];
@@ -175,7 +172,7 @@ async function search(entry) {
     showFilters(counts);
   } catch (error) {
     if (signal.aborted) return;
-    if (error.refused) learning = null;
+    if (error.refused) stale = true;
     if (!hasSearch() && error instanceof Trouble) return; // nobody has asked for the list of all
     clear(true);
     byId("again").hidden = !error.again;
