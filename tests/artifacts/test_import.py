@@ -201,6 +201,43 @@ def test_values_become_json(path: Path, values: Any, kind: Any, value: Any) -> N
     assert documents[0].get("a.b") == value
 
 
+MOMENTS = [
+    datetime.datetime(9999, 12, 31, 23, 59, 59),
+    datetime.datetime(2024, 5, 31),
+    datetime.datetime(1600, 1, 1),
+    datetime.datetime(2263, 1, 1, microsecond=1),
+    None,
+]
+
+
+@pytest.mark.parametrize("int96", [True, False])
+def test_times_are_those_of_the_table_in_both_forms(path: Path, int96: bool) -> None:
+    table = table_of("at", MOMENTS, pa.timestamp("us"))
+    documents, _ = imported(parquet(path, table, use_deprecated_int96_timestamps=int96), Columns())
+    assert [one.get("at") for one in documents] == [moment and moment.isoformat() for moment in MOMENTS]
+
+
+def test_the_same_table_written_in_three_ways_is_the_same_corpus(path: Path) -> None:
+    rows = [
+        {"_id": f"{number}", "text": text, "code": "01067", "note": None if number % 2 else "NULL"}
+        for number, text in enumerate(("a\r\nb", '"', 'x "y"', " , ", "NaN", "\\N", "é\u2028🎵", "1e5", "a\x1a", "#a"))
+    ]
+    written = []
+    for write in ("csv", "json", "parquet"):
+        if write == "csv":
+            with path.open("w", encoding="utf-8", newline="") as file:
+                csv.DictWriter(file, ["_id", "text", "code", "note"]).writerows(
+                    [dict(zip(rows[0], rows[0], strict=True)), *rows]
+                )
+        elif write == "json":
+            path.write_text(json.dumps(rows))
+        else:
+            parquet(path, rows)
+        written.append(imported(path, Columns())[0])
+    assert written[0] == written[1] == written[2]
+    assert len(written[0]) == len(rows)
+
+
 @pytest.mark.parametrize(
     ("values", "kind", "says"),
     [

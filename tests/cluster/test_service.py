@@ -8,18 +8,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 
+from lightretriever.artifacts.bundle.archive import unpack
+from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.bundle.manifest import LiveInfo
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.live.compact import write_again
+from lightretriever.artifacts.sparse.writer import numbered
 from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.commands.demo import ARCHIVE
 from lightretriever.service.errors import (
     BundleRefusedError,
     DeadlineError,
@@ -28,7 +36,8 @@ from lightretriever.service.errors import (
     SearchFailedError,
 )
 from lightretriever.service.http.app import create_app
-from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.observability.metrics import StageClock
+from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import live, warm
@@ -259,3 +268,48 @@ def test_the_command_serves_a_query_bundle(bundle: Bundle, settings: Settings, t
             process.terminate()
     with raises(BundleError):
         Bundle.open(folder)
+
+
+DOCUMENTS = 1000
+FOUND = 100
+
+
+def first_documents(whole: Bundle, path: Path) -> Bundle:
+    """Write a bundle of the first documents of another one, whose vectors, impacts and table it keeps."""
+    ordinals = np.arange(DOCUMENTS)
+    with whole.sparse() as sparse:
+        indptr, terms, impacts, names = numbered(sparse.rows(0, DOCUMENTS))
+        ids, documents = sparse.ids()[:DOCUMENTS], sparse.documents(ordinals)
+    batch = EncodedBatch(ids, documents, whole.dense().vectors(ordinals), indptr, terms, impacts, names)
+    return write_again(whole, iter([batch]), path, LiveInfo(journal="none", position=0))
+
+
+def test_every_leg_finds_the_same_in_documents_of_the_demo(cluster: Cluster, tmp_path: Path) -> None:
+    unpack(ARCHIVE, tmp_path / "whole")
+    bundle, name = first_documents(Bundle.open(tmp_path / "whole"), tmp_path / "bundle"), f"{NAME}-demo"
+    push(bundle, cluster, name, replicas=0)
+    legs: list[LegName] = ["dense", "sparse"]
+    recall = []
+    with (
+        SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as local,
+        SearchEngine.open(bundle, served_by(cluster, name)) as remote,
+    ):
+        for text in local.parts.documents.probes(100):
+            query = local.parts.encoder.encode(text, bundle.manifest.default_task, StageClock())
+            (dense, sparse), (dense_here, sparse_here) = (
+                [
+                    engine.parts.backends.search(query, legs, FOUND, None, perf_counter() + 60).outcomes[leg].value
+                    for leg in legs
+                ]
+                for engine in (remote, local)
+            )
+            assert sparse is not None
+            assert sparse_here is not None
+            assert sparse.ordinals.tolist() == sparse_here.ordinals.tolist()
+            assert sparse.scores.tolist() == sparse_here.scores.tolist()
+            assert dense is not None
+            assert dense_here is not None
+            recall.append(len(np.intersect1d(dense.ordinals, dense_here.ordinals)) / FOUND)
+            exact = local.parts.backends.legs["dense"].scores(query, dense.ordinals)
+            assert dense.scores == pytest.approx(exact, abs=1e-5)
+    assert np.mean(recall) >= 0.99  # the bundle's own index is exact

@@ -167,3 +167,11 @@ def test_all_doors_take_the_same(read: Callable[[bytes, Door], Any], door: Door)
     for name, (fields, value) in TAKEN.items():
         (door.tmp_path / name).mkdir()
         assert repr(read(fields, door._replace(tmp_path=door.tmp_path / name))) == repr(value), name
+
+
+def test_of_a_key_that_stands_twice_in_a_search_the_last_counts(url: str) -> None:
+    body = b'{"query": "zebra", "k": 1, "query": "music", "k": 3}'
+    answer = ask("POST", f"{url}/search", headers={"content-type": "application/json"}, content=body)
+    plain = ask("POST", f"{url}/search", json={"query": "music", "k": 3})
+    assert [hit["id"] for hit in answer.json()["hits"]] == [hit["id"] for hit in plain.json()["hits"]]
+    assert len(answer.json()["hits"]) == 3

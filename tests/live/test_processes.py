@@ -42,8 +42,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def served(bundle: Bundle, environment: dict[str, str]) -> Iterator[tuple[Server, str]]:
-    with Server(bundle.path, environment=environment) as server:
+def served(bundle: Bundle, environment: dict[str, str], workers: int = 1) -> Iterator[tuple[Server, str]]:
+    with Server(bundle.path, environment=environment, workers=workers) as server:
         yield server, server.url
 
 
@@ -115,6 +115,25 @@ def test_kill_9_loses_nothing_that_was_acknowledged(bundle: Bundle, environment:
             expected = write_until_killed(url, server, random.uniform(0.05, 0.75), writers=3, first=kill * 1000)
         assert expected
         check(bundle, environment, expected)
+
+
+@pytest.mark.slow
+def test_every_worker_sees_what_one_wrote(bundle: Bundle, environment: dict[str, str]) -> None:
+    headers = {"authorization": f"Bearer {KEY}"}
+    with served(bundle, environment, workers=2) as (_, url):
+        for number in range(20):
+            body = {"fields": fields_of(number, 1), "vector": VECTOR, "impacts": {"zebra": 100 + number}}
+            path = f"{url}/documents/z-{number}?refresh=wait_for"
+            assert httpx2.put(path, json=body, headers=headers, timeout=60).status_code == 200
+            for _ in range(4):  # each over a connection of its own, so that both processes are asked
+                asked = {"query": "zebra", "mode": "sparse", "k": 1}
+                answer = httpx2.post(f"{url}/search", json=asked, headers=headers, timeout=60).json()
+                assert answer["hits"][0]["id"] == f"z-{number}"
+        for _ in range(10):
+            answer = httpx2.get(f"{url}/documents/z-0", headers=headers, timeout=60)
+            condition = headers | {"if-match": answer.headers["etag"]}
+            body, path = {"fields": answer.json()["fields"]}, f"{url}/documents/z-0?refresh=wait_for"
+            assert httpx2.put(path, json=body, headers=condition, timeout=60).status_code == 200
 
 
 def test_what_a_killed_writer_left_is_no_hindrance(bundle: Bundle, environment: dict[str, str]) -> None:

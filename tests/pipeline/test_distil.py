@@ -3,7 +3,8 @@ import os
 import pickle
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -377,22 +378,41 @@ def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path
         teacher_vectors(encoder, QUERIES, "find", tmp_path / "teacher")
 
 
-def test_what_is_encoded_when_a_run_is_stopped_is_kept(
-    recipe: Path, tmp_path: Path, encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded, encode, read = read_recipe(recipe, Recipe), BiEncoder.encode_documents, 0
+@contextmanager
+def watched(most: int = 1_000) -> Iterator[list[str]]:
+    """The texts that encoders read; once they have read so many, they are stopped as by Ctrl-C."""
+    read = list[str]()
 
-    def stopped(own: BiEncoder, texts: Sequence[str]) -> Encoded:
-        nonlocal read
-        if read >= 80:  # in the second shard of 50
-            raise Stopped(signal.SIGINT)
-        read += len(texts)
-        return encode(own, texts)
+    def watching(encode: Callable[..., Encoded]) -> Callable[..., Encoded]:
+        def call(own: BiEncoder, texts: Sequence[str], *instruction: str) -> Encoded:
+            if len(read) >= most:
+                raise Stopped(signal.SIGINT)
+            read.extend(texts)
+            return encode(own, texts, *instruction)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(BiEncoder, "encode_documents", stopped)
-        with pytest.raises(Stopped):
-            run_encode(loaded, alone(encoder))
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("encode_documents", "encode_queries"):
+            patch.setattr(BiEncoder, name, watching(getattr(BiEncoder, name)))
+        yield read
+
+
+def test_what_the_teacher_has_read_when_it_is_stopped_is_kept(encoder: BiEncoder, tmp_path: Path) -> None:
+    texts = [f"{text} {number}" for number in range(5) for text in QUERIES]
+    with watched(most=70), pytest.raises(Stopped):
+        teacher_vectors(encoder, texts, "", tmp_path / "teacher", alone=True)
+    with watched() as read:
+        vectors = teacher_vectors(encoder, texts, "", tmp_path / "teacher", alone=True)
+    assert len(read) <= len(texts) - 64
+    np.testing.assert_array_equal(vectors, teacher_vectors(encoder, texts, "", tmp_path / "fresh", alone=True))
+    assert files(tmp_path / "teacher") == files(tmp_path / "fresh")  # what a stop left is gone
+
+
+def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
+    loaded = read_recipe(recipe, Recipe)
+    with watched(most=80), pytest.raises(Stopped):
+        run_encode(loaded, alone(encoder))  # in the second shard of 50
     counts = run_encode(loaded, alone(encoder)).facts
     assert (counts["reused"], counts["encoded"], counts["removed"]) == (82, COUNT - 82, 0)
     fresh = read_recipe(recipe, Recipe, {"work": str(tmp_path / "fresh")})

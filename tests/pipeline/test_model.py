@@ -1,5 +1,8 @@
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -37,6 +40,7 @@ from lightretriever.artifacts.pipeline.loading import cut_at_longest, positions
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelDtype
 from tests.support.biencoder import save_biencoder
+from tests.support.commands import ROOT
 from tests.support.models import load
 from tests.support.tampering import edit_json
 from tests.support.wordings import raises
@@ -202,6 +206,29 @@ def test_whatever_changes_a_vector_changes_the_fingerprint(model_folder: Path, t
             for weight in weights.values():
                 weight += 0.1
     assert identity() != before
+
+
+@pytest.mark.slow
+def test_a_hub_id_is_found_in_the_local_cache_and_hashed(model_folder: Path, tmp_path: Path) -> None:
+    """The layout of the hub's cache, without the hub; in a process of its own, which reads the setting at its start."""
+    repository = tmp_path / "cache" / "models--some--Tiny-1.5B"
+    shutil.copytree(model_folder, repository / "snapshots" / "0123abc")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abc")
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from lightretriever.artifacts.pipeline.model import load_model\n"
+        "from lightretriever.artifacts.pipeline.recipe import ModelRecipe\n"
+        "for path in sys.argv[2:]:\n"
+        "    backbone = load_model(ModelRecipe(path=path, device='cpu'))\n"
+        "    print(backbone.name, backbone.fingerprint)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), "some/Tiny-1.5B", str(model_folder)]
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    (name, first), (_, second) = (line.split() for line in done.stdout.splitlines())
+    assert name == "Tiny-1.5B"
+    assert first == second
 
 
 def test_no_code_of_the_model_is_run(model_folder: Path, tmp_path: Path) -> None:
