@@ -1,21 +1,17 @@
-"""What both clients have in common: address, headers, time, retries, and the connections of each process."""
+"""The common parts of both clients: address, headers, time, retries, and the connections of each process."""
 
 import os
 import random
 import re
-from abc import abstractmethod
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import httpx2
-from pydantic import BaseModel
 
-from lightretriever.service.client.calls import Call
 from lightretriever.service.client.errors import AnswerError, ClientError, UnreachableError
 
 T = TypeVar("T")
-A = TypeVar("A", bound=BaseModel)
 _KEY: Final = re.compile(r"[!-~]+")
 _MAX_ANSWER_BYTES: Final = 256 << 20
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
@@ -77,39 +73,6 @@ class Connection(Generic[T]):
     def _pop(self) -> T | None:
         opened, self._opened = self._opened or {}, None
         return opened.get(os.getpid())
-
-    async def _call(self, call: Call[A]) -> A:
-        return call.read(await self._send(call))
-
-    async def _send(self, call: Call[Any]) -> bytes:
-        deadline, attempts = monotonic() + self._timeout_s, 0
-        while True:
-            attempts += 1
-            try:
-                return await self._attempt(call, deadline)
-            except ClientError as error:
-                pause_s = self._pause_s(error, attempts, deadline, once=call.once)
-            await self._sleep(pause_s)
-
-    async def _attempt(self, call: Call[Any], deadline: float) -> bytes:
-        left_s = max(0.001, deadline - monotonic())
-        options = {"content": call.body, "headers": call.headers, "timeout": left_s}
-        try:
-            response, body = await self._receive(call, options, deadline)
-        except (TimeoutError, httpx2.HTTPError) as error:
-            raise self._failed(error) from error
-        if response.status_code != 200:
-            raise AnswerError.of_answer(response.status_code, response.headers, bytes(body), call.items)
-        return bytes(body)
-
-    @abstractmethod
-    async def _receive(
-        self, call: Call[Any], options: dict[str, Any], deadline: float
-    ) -> tuple[httpx2.Response, bytearray]:
-        """Make a request with `options` of httpx2. Raises what httpx2 does, TimeoutError, and as `_check`."""
-
-    @abstractmethod
-    async def _sleep(self, seconds: float) -> None: ...
 
     def _check(self, size: int, deadline: float) -> None:
         """Raise the error of an answer that is too late, or has more than 256 MiB."""

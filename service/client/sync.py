@@ -1,36 +1,21 @@
-"""The synchronous client: the calls of the one for asyncio, without an event loop."""
+"""The synchronous client. Made from asynchronous.py by tests/client/generate_sync.py."""
 
-import time
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import nullcontext
+from time import monotonic, sleep
+from typing import Any, Self, TypeVar
 
 import httpx2
+from pydantic import BaseModel
 
 from lightretriever.service import schemas
 from lightretriever.service.client import calls
-from lightretriever.service.client.asynchronous import AsyncSearchClient
-from lightretriever.service.client.calls import Call, Query
+from lightretriever.service.client.calls import Call, Fields, Query
 from lightretriever.service.client.connection import Connection
+from lightretriever.service.client.errors import AnswerError, ClientError
 from lightretriever.service.client.streams import answers
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Any, P], R]:
-    """Make a method of one for asyncio. All that it awaits in this client blocks, so that it ends in its first step."""
-
-    @wraps(method)
-    def call(client: Any, /, *arguments: P.args, **named: P.kwargs) -> R:
-        try:
-            method(client, *arguments, **named).send(None)
-        except StopIteration as end:
-            result: R = end.value
-            return result
-        raise RuntimeError("a call of the synchronous client waits for an event loop")
-
-    return call
+T = TypeVar("T", bound=BaseModel)
 
 
 class SearchClient(Connection[httpx2.Client]):
@@ -45,25 +30,105 @@ class SearchClient(Connection[httpx2.Client]):
 
     _kind = httpx2.Client
 
-    search = _blocking(AsyncSearchClient.search)
-    search_batch = _blocking(AsyncSearchClient.search_batch)
-    encode = _blocking(AsyncSearchClient.encode)
-    document = _blocking(AsyncSearchClient.document)
-    put_document = _blocking(AsyncSearchClient.put_document)
-    put_documents = _blocking(AsyncSearchClient.put_documents)
-    delete_document = _blocking(AsyncSearchClient.delete_document)
-    collections = _blocking(AsyncSearchClient.collections)
-    info = _blocking(AsyncSearchClient.info)
-    ready = _blocking(AsyncSearchClient.ready)
-    reload = _blocking(AsyncSearchClient.reload)
-    call = _blocking(AsyncSearchClient.call)
-    send = _blocking(AsyncSearchClient.send)
+    def search(self, query: str | None = None, /, **fields: Any) -> schemas.SearchResponse:
+        """Search for a text, with the fields of a request as keywords. `like` is the id of a document in place of a
+        text; without both, list the documents that match `filter`."""
+        return self.call(calls.search(query, fields))
+
+    def search_batch(self, queries: Iterable[Query], /, **fields: Any) -> schemas.BatchResponse:
+        """Make several searches in one request. Keywords are the fields of each search that is a text."""
+        return self.call(calls.batch(queries, fields))
 
     def search_many(
         self, queries: Iterable[Query], /, *, batch_size: int = 32, concurrency: int = 4, **fields: Any
     ) -> Generator[schemas.SearchResponse]:
-        """Yield the answers to any number of queries, as `AsyncSearchClient.search_many` does."""
+        """Yield the answers to any number of queries, in their order.
+
+        Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time. Keywords as in
+        `search_batch`; `timeout_s` applies to each request. The error of a refused batch is raised in place of its
+        first answer and names a bad query's position among all queries. Closing the generator ends the requests.
+        """
         return answers(self.call, calls.batches(queries, batch_size, fields), concurrency)
+
+    def encode(self, text: str, /, **fields: Any) -> schemas.EncodeResponse:
+        """Encode a text as a query."""
+        return self.call(calls.post("/encode", schemas.EncodeResponse, {"text": text, **fields}))
+
+    def document(self, document_id: str, /) -> schemas.Document:
+        """Return a stored document. AnswerError of kind `document_not_found` if none has this id."""
+        return self.call(calls.document(document_id))
+
+    def put_document(
+        self,
+        document_id: str,
+        fields: Fields,
+        /,
+        *,
+        vector: Sequence[float] | None = None,
+        impacts: Fields | None = None,
+        version: str | None = None,
+        wait: bool = False,
+    ) -> schemas.DocumentChange:
+        """Write a document of a service that takes changes; needs a key with the scope `admin`. A missing vector or
+        impacts stay, as long as title and text do; a service with a model encodes another text. With `version`, only
+        over that one, without retries: AnswerError `version_conflict` for another. `wait`: until searches see it."""
+        written = {"fields": fields, "vector": vector, "impacts": impacts}
+        return self.call(calls.put(document_id, written, version, wait=wait))
+
+    def put_documents(
+        self, documents: Iterable[Fields], /, *, batch_size: int = 32, wait: bool = False
+    ) -> list[schemas.DocumentChange]:
+        """Write and delete any number of documents in their order; return what became of each.
+
+        Each is a mapping: `id` and what `put_document` takes, or `delete: True`. One that the stored one keeps from
+        being written is `refused` with the `reason`. An error names the document; what earlier requests had is written.
+        A request has at most `batch_size` documents and 512 KiB, unless one alone has more.
+        """
+        batches = calls.put_many(documents, batch_size, wait=wait)
+        return [change for call in batches for change in (self.call(call)).results]
+
+    def delete_document(
+        self, document_id: str, /, *, version: str | None = None, wait: bool = False
+    ) -> schemas.DocumentChange:
+        """Delete a document, without retries; as `put_document`. AnswerError `document_not_found` if there is none."""
+        return self.call(calls.delete(document_id, version, wait=wait))
+
+    def collections(self) -> schemas.CollectionList:
+        """List the collections. Each has every route below `/collections/NAME`, which may be part of `base_url`."""
+        return self.call(Call(path="/collections", model=schemas.CollectionList))
+
+    def info(self) -> schemas.Info:
+        """Describe the served bundle and the limits of requests."""
+        return self.call(calls.INFO)
+
+    def ready(self) -> bool:
+        """True if the service is ready; False if it is unreachable. No retries."""
+        try:
+            self.call(Call(path="/readyz", model=schemas.Status, once=True))
+        except ClientError as error:
+            if not error.passing:
+                raise
+            return False
+        return True
+
+    def reload(self) -> schemas.Reloaded:
+        """Make the service load its folder's present bundle, which takes time; needs a key with the scope `admin`."""
+        return self.call(Call(method="POST", path="/admin/reload", model=schemas.Reloaded))
+
+    def call(self, call: Call[T]) -> T:
+        """Make one of the calls of `service.client.calls`."""
+        return call.read(self.send(call))
+
+    def send(self, call: Call[Any]) -> bytes:
+        """Return the JSON of the answer to a call, with retries."""
+        deadline, attempts = monotonic() + self._timeout_s, 0
+        while True:
+            attempts += 1
+            try:
+                return self._attempt(call, deadline)
+            except ClientError as error:
+                pause_s = self._pause_s(error, attempts, deadline, once=call.once)
+            sleep(pause_s)
 
     def close(self) -> None:
         """Close all connections."""
@@ -76,15 +141,16 @@ class SearchClient(Connection[httpx2.Client]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _receive(
-        self, call: Call[Any], options: dict[str, Any], deadline: float
-    ) -> tuple[httpx2.Response, bytearray]:
-        body = bytearray()  # httpx2 bounds each wait, and `_check` their sum
-        with self._http().stream(call.method, call.path, **options) as response:
-            for piece in response.iter_bytes():
-                body += piece
-                self._check(len(body), deadline)
-        return response, body
-
-    async def _sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+    def _attempt(self, call: Call[Any], deadline: float) -> bytes:
+        left_s, body, http = max(0.001, deadline - monotonic()), bytearray(), self._http()
+        options: dict[str, Any] = {"content": call.body, "headers": call.headers, "timeout": left_s}
+        try:
+            with nullcontext(), http.stream(call.method, call.path, **options) as response:
+                for piece in response.iter_bytes():
+                    body += piece
+                    self._check(len(body), deadline)
+        except (TimeoutError, httpx2.HTTPError) as error:
+            raise self._failed(error) from error
+        if response.status_code != 200:
+            raise AnswerError.of_answer(response.status_code, response.headers, bytes(body), call.items)
+        return bytes(body)

@@ -20,6 +20,7 @@ from lightretriever.service.client.calls import Fields
 from lightretriever.service.client.documents import SCORES
 from lightretriever.service.schemas import Info, Problem, SearchResponse
 from tests.client.both import Client, Maker
+from tests.client.generate_sync import CLIENT, generated
 from tests.client.scripted import FOUND, HIT, Scripted, answer, failure, problem
 from tests.service.live import live_bundles
 from tests.support.keys import keys_file
@@ -31,6 +32,10 @@ ODD_IDS = ("music", 'odd id/with "quotes" & ünï', ".", "..", "../info", "a%2Fb
 
 def untimed(response: SearchResponse) -> dict[str, object]:
     return response.model_dump(exclude={"timings_ms"})
+
+
+def test_the_synchronous_client_is_made_from_the_other_one() -> None:
+    assert (CLIENT / "sync.py").read_text(encoding="utf-8") == generated()
 
 
 def test_a_search_is_the_services_answer(client: Client, url: str) -> None:
