@@ -175,6 +175,7 @@ class SearchResponse(Model):
     candidates: int = Field(description="Documents that the legs proposed; without a query, `total`.")
     total: int | None = optional("Number of all documents that match the filter; present without a query.")
     matched: Matched | None = optional("How well the best candidate matches; present if it was judged.")
+    unjudged: str | None = optional("Why `matched` is missing.")
     searched: str | None = optional("What was searched for, if `prefix` or `spelling` changed it.")
     did_you_mean: str | None = optional("The query, better spelt.")
     excluded: list[str] | None = optional("The words of `-word` in the query, which documents must not have.")

@@ -60,7 +60,7 @@ Documents = Sequence[tuple[str, Plain]]
 class Candidates:
     """The candidates of a query in their order.
 
-    levels: how well each column matches; None if they are not judged. pinned: ids of the documents that rules put
+    levels: how well each column matches; None if `unjudged` says why not. pinned: ids of the documents that rules put
     first. named: ordinals of those whose name the query is.
     """
 
@@ -68,6 +68,7 @@ class Candidates:
     table: CandidateTable
     fused: Fused
     levels: Levels | None
+    unjudged: str | None
     ranking: Ranked
     pinned: Sequence[str]
     named: Ordinals
@@ -92,7 +93,9 @@ def build_answer(context: SearchContext, candidates: Candidates) -> Plain:
         "task": plan.task,
         "candidates": table.ordinals.size,
     }
-    if candidates.levels is not None:
+    if candidates.levels is None:
+        answer["unjudged"] = candidates.unjudged
+    else:
         answer["matched"] = LEVELS[candidates.levels.max(initial=0)]
     if plan.task in context.parts.encoder.heads and request.like is None:
         answer["head_query"] = candidates.query.head

@@ -9,7 +9,6 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
-from lightretriever.artifacts.bundle.manifest import MatchThresholds
 from lightretriever.artifacts.dense.index import products
 from lightretriever.artifacts.documents.fields import NAMES, Order, name_of
 from lightretriever.artifacts.dtypes import Float32Array
@@ -102,8 +101,12 @@ def _search(context: SearchContext) -> Plain:
         started = perf_counter()
         largest = None if shares is None else shares.max(axis=0, initial=0.0)
         fused = _fused(context, table, query, read, largest)
-        levels = matches(_thresholds(context, query), plan.text, table, parts.encoder, shares, largest)
-        if levels is not None:
+        unjudged = _unjudged(context, query)
+        thresholds = plan.thresholds if unjudged is None else None
+        levels = matches(thresholds, plan.text, table, parts.encoder, shares, largest)
+        if levels is None:
+            unjudged = unjudged or "The dense leg did not answer."
+        else:
             levels[np.searchsorted(table.ordinals, results.named)] = LEVELS.index("strong")
         clock.add("fuse", started)
         if results.named.size > 1:
@@ -115,7 +118,9 @@ def _search(context: SearchContext) -> Plain:
             known = {"shares": np.nan_to_num(fused.shares), "scores": np.nan_to_num(fused.scores)}
             fused = replace(fused, order=order, **known)
         ranking = _ranked(context, table, fused, columns)
-        return build_answer(context, Candidates(query, table, fused, levels, ranking, [*pinned], results.named))
+        return build_answer(
+            context, Candidates(query, table, fused, levels, unjudged, ranking, [*pinned], results.named)
+        )
 
 
 def _encoded(context: SearchContext) -> tuple[EncodedQuery, list[LegName]]:
@@ -294,13 +299,21 @@ def _scores_again(
     return context.parts.backends.legs["dense"].scores(replace(query, dense=moved), table.ordinals)
 
 
-def _thresholds(context: SearchContext, query: EncodedQuery) -> MatchThresholds | None:
-    """Return the thresholds of a match, which are those of the dense scores of sums over the query's own tokens; None
-    for another query."""
+def _unjudged(context: SearchContext, query: EncodedQuery) -> str | None:
+    """Return why the hits of a query are not judged; None if they are. Thresholds are those of the dense scores of sums
+    over the query's own tokens."""
     plan = context.plan
-    added = "rules" in plan.facts and plan.facts["rules"]["synonyms"]
-    own = plan.request.like is None and query.dense is not None and not query.head and not added
-    return plan.thresholds if own else None
+    if "dense" not in plan.legs:
+        return "Matches are judged by the dense score, and the dense leg is not searched."
+    if plan.request.like is not None:
+        return "Documents like another are not judged."
+    if "rules" in plan.facts and plan.facts["rules"]["synonyms"]:
+        return "Rules added words to the query."
+    if query.head:
+        return "A model read this query: the thresholds are for sums of tokens."
+    if plan.thresholds is None:
+        return f"The bundle has no thresholds of a match for the task {plan.task!r}."
+    return None if query.dense is not None else "The query has no tokens of the dense leg."
 
 
 def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned: list[int]) -> Ranked:

@@ -117,17 +117,18 @@ def test_every_page_of_a_search_says_the_same(meaning: TestClient) -> None:
     assert len({page["hits"][0]["matched"] for page in pages}) > 1
 
 
-def test_hits_without_own_tokens_or_thresholds_are_not_judged(meaning: TestClient, client: TestClient) -> None:
+def test_an_answer_says_why_it_is_not_judged(meaning: TestClient, client: TestClient) -> None:
     words_alone = {"fusion": {"method": "linear", "weights": {"dense": 0, "sparse": 1}}}
-    for service, query, fields in (
-        (meaning, "bicycle", {"mode": "sparse"}),
-        (meaning, "bicycle", words_alone),
-        (meaning, "bicycling", {}),
-        (client, "music", {}),
+    for service, query, fields, reason in (
+        (meaning, "bicycle", {"mode": "sparse"}, "the dense leg is not searched"),
+        (meaning, "bicycle", words_alone, "the dense leg is not searched"),
+        (meaning, "bicycling", {}, "no tokens of the dense leg"),
+        (client, "music", {}, "no thresholds"),
     ):
         answer = ask(service, query, **fields)
         assert answer["hits"]
         assert "matched" not in answer
+        assert reason in answer["unjudged"]
         assert not any("matched" in hit for hit in answer["hits"])
     info = client.get("/info").json()
     assert not {"matched", "spelling"} & info.keys()
