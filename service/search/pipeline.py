@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -40,8 +40,6 @@ from lightretriever.service.search.words import exclude, read_typed
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS: Final = 10  # to search while documents are deleted
-
-T = TypeVar("T")
 
 
 def search(context: SearchContext) -> Plain:
@@ -90,8 +88,7 @@ def _search(context: SearchContext) -> Plain:
     with parts.backends.within(context.deadline()):
         started = perf_counter()
         table = fusion.align([*hits.values()], [*hits])
-        first = list(dict.fromkeys([*pinned.values(), *results.named.tolist()]))
-        if first:
+        if first := [*pinned.values(), *results.named.tolist()]:
             table = fusion.with_documents(table, first)
         started = clock.add("fuse", started)
         read = results.read  # not if a leg was late, or others come first
@@ -109,14 +106,9 @@ def _search(context: SearchContext) -> Plain:
         else:
             levels[np.searchsorted(table.ordinals, results.named)] = LEVELS.index("strong")
         clock.add("fuse", started)
-        if results.named.size > 1:
-            first = list(dict.fromkeys([*pinned.values(), *_best_named(context, query, results.named, table, fused)]))
-        columns = np.searchsorted(table.ordinals, first).tolist() if first else []
+        columns = list[int]()
         if first:
-            # They come last, unless they are in it, and with the score 0 where theirs is unknown.
-            order = np.concatenate([fused.order, np.setdiff1d(np.array(columns, np.intp), fused.order)])
-            known = {"shares": np.nan_to_num(fused.shares), "scores": np.nan_to_num(fused.scores)}
-            fused = replace(fused, order=order, **known)
+            fused, columns = _with_first(context, query, table, fused, pinned.values(), results.named)
         ranking = _ranked(context, table, fused, columns)
         return build_answer(
             context, Candidates(query, table, fused, levels, unjudged, ranking, [*pinned], results.named)
@@ -219,16 +211,26 @@ def named(query: str) -> list[tuple[str, ...]]:
     return [*of_ids, ("keyword", NAMES, "1", name)]
 
 
-def _best_named(
-    context: SearchContext, query: EncodedQuery, named: Ordinals, table: CandidateTable, fused: Fused
-) -> list[int]:
-    """Return the documents whose name a query is, those whose id it is first, then by score."""
-    scores = np.nan_to_num(fused.scores[np.searchsorted(table.ordinals, named)]).tolist()
-    with reading():
-        ids = [document_id for kind, _, *names in query.named if kind == "ids" for document_id in names]
-        of_ids = {context.parts.documents.store.ordinal(document_id) for document_id in ids}
-    order = sorted(zip(named.tolist(), scores, strict=True), key=lambda pair: (pair[0] not in of_ids, -pair[1]))
-    return [ordinal for ordinal, _ in order]
+def _with_first(
+    context: SearchContext,
+    query: EncodedQuery,
+    table: CandidateTable,
+    fused: Fused,
+    pinned: Iterable[int],
+    named: Ordinals,
+) -> tuple[Fused, list[int]]:
+    """Return a ranking that has the documents `pinned`, and those whose name a query is, and their columns in the order
+    in which they come first: `named` ones are by whether the query is their id, then by score. Those that no leg
+    proposed are last in the ranking, with the score 0 where theirs is unknown."""
+    scores, of_named = np.nan_to_num(fused.scores), np.searchsorted(table.ordinals, named).tolist()
+    if len(of_named) > 1:
+        with reading():
+            ids = [document_id for kind, _, *names in query.named if kind == "ids" for document_id in names]
+            of_ids = {context.parts.documents.store.ordinal(document_id) for document_id in ids}
+        of_named.sort(key=lambda column: (int(table.ordinals[column]) not in of_ids, -scores[column]))
+    columns = list(dict.fromkeys([*np.searchsorted(table.ordinals, [*pinned]).tolist(), *of_named]))
+    order = np.concatenate([fused.order, np.setdiff1d(np.array(columns, np.intp), fused.order)])
+    return replace(fused, order=order, shares=np.nan_to_num(fused.shares), scores=scores), columns
 
 
 def _filled(
