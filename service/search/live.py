@@ -57,12 +57,9 @@ def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> s
         stored = live.get(_checked(document_id), _deadline(engine, clock))
     except (ClusterTimeoutError, TimeoutError) as error:
         raise errors.DeadlineError("The document did not come in time. Allow more time, or try again.") from error
-    except ClusterError as error:
+    except (ClusterError, DiskError, JournalError) as error:
         _log.error("documents failed", exc_info=error)
-        raise errors.NotReadyError(errors.UNAVAILABLE) from error
-    except (DiskError, JournalError) as error:
-        _log.error("documents failed", exc_info=error)
-        raise errors.NotReadyError(str(error)) from error
+        raise errors.NotReadyError(errors.UNAVAILABLE if isinstance(error, ClusterError) else str(error)) from error
     if stored is None:
         raise _not_found(document_id)
     fields = orjson.loads(stored.raw)

@@ -97,9 +97,7 @@ def check_tls(settings: Settings) -> None:
             )
         return
     try:  # without a password, OpenSSL would ask at the terminal
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            certificate, key, lambda: ""
-        )  # not a question at the terminal
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: "")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise SettingsError(
             f"Settings 'tls_certificate_file' and 'tls_key_file': {certificate} and {key or certificate} can't be "
