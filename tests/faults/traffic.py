@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from multiprocessing import get_context
-from resource import RLIMIT_NOFILE, getrlimit
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +22,7 @@ import orjson
 from lightretriever.loadtest.connection import Connection, address
 from tests.service.place import DOCUMENTS
 
-_MAX_CONNECTIONS: Final = min(4_000, getrlimit(RLIMIT_NOFILE)[0] * 3 // 4)
+_MAX_CONNECTIONS: Final = 900
 _PROBLEM: Final = b"application/problem+json"
 _PASSING: Final = re.compile(rb'"timings_ms":\{[^}]*\}|"request_id":"[^"]*"')
 
