@@ -1,5 +1,6 @@
 """Arrays in files of their own, and what goes wrong when one is read."""
 
+import os
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, Final
@@ -42,6 +43,15 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write an array of any shape as `.npy`, atomically."""
     with writing_atomically(path) as file:
         np.save(file, array, allow_pickle=False)
+
+
+def new_array(path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Map a new `.npy` file of zeros, to be written to. All of its room is taken at once: on a full disk that is an
+    OSError, where writing to the map would end the process."""
+    array = npy.open_memmap(path, "w+", dtype, shape)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:

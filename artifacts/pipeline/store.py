@@ -20,10 +20,10 @@ from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.format import open_memmap
 
 from lightretriever.artifacts.dtypes import BoolArray, Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.files.arrays import new_array
 from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, Digests, column, digest_of, first_rows, new_folder
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, Rows
@@ -134,9 +134,9 @@ class TextStore:
         at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         for name, array in (("texts", texts), ("at", at), ("cut", cut)):
             np.save(new / f"{name}.npy", array)
-        dense = open_memmap(new / "dense.npy", "w+", np.float16, (len(texts), self.plan["dimension"]))
-        terms = open_memmap(new / "terms.npy", "w+", np.int32, (int(at[-1]),))
-        impacts = open_memmap(new / "impacts.npy", "w+", np.uint16, (int(at[-1]),))
+        dense = new_array(new / "dense.npy", np.float16, (len(texts), self.plan["dimension"]))
+        terms = new_array(new / "terms.npy", np.int32, (int(at[-1]),))
+        impacts = new_array(new / "impacts.npy", np.uint16, (int(at[-1]),))
         target = Rows(at, terms)
         for source, places, rows in self._parts(texts):
             dense[places] = column(source, "dense")[rows]

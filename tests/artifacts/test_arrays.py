@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lightretriever.artifacts.errors import BundleError, ResumeError
-from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, read_array
+from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, new_array, read_array
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
@@ -70,3 +70,12 @@ def test_what_is_no_array_is_told_and_never_loaded(tmp_path: Path) -> None:
         with raises(BundleError):
             HeadQueries.open(tmp_path / "texts.json", file, lowercase=True)
     assert not loaded.exists()
+
+
+def test_a_new_array_has_its_room_on_the_disk_before_it_is_written_to(tmp_path: Path) -> None:
+    array = new_array(tmp_path / "new.npy", np.int32, (100_000, 3))
+    there = (tmp_path / "new.npy").stat()
+    assert there.st_blocks * 512 >= there.st_size > array.nbytes  # else a full disk ends the process by SIGBUS
+    array[-1] = 7
+    assert load_npy(tmp_path / "new.npy").tolist()[-2:] == [[0, 0, 0], [7, 7, 7]]
+    assert new_array(tmp_path / "none.npy", np.int32, (0, 3)).shape == (0, 3)
