@@ -158,12 +158,13 @@ def _tracing() -> "Tracing | None":
 
 
 async def _every_second(files: Sequence[WatchedFile[Any]], metrics: Metrics) -> None:
-    """Set the gauges, for the other processes, and look at files, until cancelled."""
+    """Look at files, and then set the gauges, for the other processes, until cancelled. Keys are read again also where
+    metrics can't be written."""
     while True:
         try:
-            metrics.refresh()
             for file in files:
                 await asyncio.to_thread(file.look)
+            metrics.refresh()
         except Exception:  # go on
             _log.exception("files and metrics are not up to date")
         await asyncio.sleep(1.0)

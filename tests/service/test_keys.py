@@ -1,5 +1,6 @@
 """API keys: who may do what, what a wrong file is told, and that no key ever shows up anywhere."""
 
+import errno
 import os
 import re
 import resource
@@ -16,6 +17,7 @@ from lightretriever.service.errors import ForbiddenError, SettingsError
 from lightretriever.service.http.api_keys import ApiKeys
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.logging import configure_logging
+from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import live
@@ -184,6 +186,10 @@ def test_a_wrong_file_is_told_what_and_not_the_value(tmp_path: Path, content: st
     assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, OSError)
 
 
+def refused(_: Metrics) -> None:
+    raise OSError(errno.ENOSPC, "no room")
+
+
 def test_keys_come_and_go_with_the_file(
     engine: SearchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,6 +210,9 @@ def test_keys_come_and_go_with_the_file(
         assert [status(key) for key in (SEARCHER, BOTH)] == [401, 200]
         keys_file(file, _SEARCH_ENTRY)
         wait_until(lambda: [status(key) for key in (SEARCHER, BOTH)] == [200, 401])
+        monkeypatch.setattr(Metrics, "refresh", refused)  # a full disk, say
+        keys_file(file, _BOTH_ENTRY)
+        wait_until(lambda: [status(key) for key in (SEARCHER, BOTH)] == [401, 200])
 
 
 def names(keys: ApiKeys) -> list[str]:
