@@ -86,7 +86,7 @@ class EncodedCorpus:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the documents and their vectors, beside the model."""
+        """The facts that the documents and their vectors depend on, beside the model."""
         facts = {name: self.facts[name] for name in ("corpus_sha256", "limit", "skip_bad")}
         return facts | {"vectors_sha256": self.vectors_sha256}
 

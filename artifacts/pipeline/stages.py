@@ -181,7 +181,7 @@ def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
 
 
 def _token_plan(recipe: Recipe, encoders: Encoders, task: str) -> dict[str, Any]:
-    """What decides the rows of a task's tokens."""
+    """Return the facts that the rows of a task's tokens depend on."""
     encoder = encoders.dense
     plan: dict[str, Any] = {"model": encoders.fingerprint, "instruction": recipe.tasks[task]}
     if task in recipe.tables and not recipe.encoder:

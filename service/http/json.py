@@ -67,7 +67,7 @@ _SHAPES: Final = {
     "fields": '["title"]',
     "facets": '["…"]',
 }
-"""What to write in fields of a search that are often written another way."""
+"""Forms of fields of a search that are often written another way."""
 
 _SHAPES_OF_DOCUMENT: Final = {"fields": '{"title": "…", "text": "…"}'}
 

@@ -223,7 +223,7 @@ class Document(Model):
 
 
 class DocumentChange(Model):
-    """What became of a document to write or to delete. Of many, "missing" is one to delete that was not there."""
+    """The result for a document to write or to delete. Of many, "missing" is one to delete that was not there."""
 
     id: str
     result: Literal["created", "changed", "deleted", "missing", "refused"]
@@ -234,7 +234,7 @@ class DocumentChange(Model):
 
 
 class DocumentChanges(Model):
-    """What became of many lines, in their order."""
+    """The results of many lines, in their order."""
 
     results: list[DocumentChange]
 

@@ -183,7 +183,7 @@ def wants_a_new_environment(checkout: Path) -> bool:
 
 
 def make_installed(checkout: Path, use: str = "runtime") -> None:
-    """Let `checkout` look as after an installation: a real environment and the stamp of the lists."""
+    """Make `checkout` look as after an installation: a real environment and the stamp of the lists."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(checkout / ".venv")], check=True)
     (checkout / ".venv" / "checkout").write_text(f"{checkout}\n")
     lists = ["pyproject.toml", "deploy/requirements/build.txt", f"deploy/requirements/{use}.txt"]

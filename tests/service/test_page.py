@@ -186,7 +186,7 @@ def test_a_link_searches_and_becomes_the_address_of_the_search(page: Page, site:
 
 
 def fail_searches(page: Page, answer: dict[str, Any] | None) -> None:
-    """Let searches get another answer, or none."""
+    """Answer searches in another way, or not at all."""
     page.route("**/search", lambda route: route.fulfill(**answer) if answer else route.abort())
 
 

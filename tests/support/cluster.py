@@ -91,7 +91,7 @@ class Nodes:
         os.kill(self._process(node), signal.SIGSTOP)
 
     def thaw(self, node: int) -> None:
-        """Let a frozen node go on."""
+        """Continue a frozen node."""
         os.kill(self._process(node), signal.SIGCONT)
 
     def wait_for_green(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def full_disk(file_bytes: int) -> Iterator[None]:
-    """Let no file that this process writes grow beyond so many bytes."""
+    """Limit the files that this process writes to so many bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, limits[1]))
     try:

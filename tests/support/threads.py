@@ -8,7 +8,7 @@ from threading import Thread
 
 @contextmanager
 def in_a_thread(server: TCPServer) -> Iterator[str]:
-    """Let a server of 127.0.0.1 serve until the block ends, and give its address as `http://`."""
+    """Run a server of 127.0.0.1 until the block ends, and yield its address as `http://`."""
     with server:
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

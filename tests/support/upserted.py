@@ -32,5 +32,5 @@ class Upserted:
 
 
 def counts(summary: dict[str, Any]) -> dict[str, int]:
-    """Give what `upsert` did, by its summary."""
+    """Return the counts of `upsert`, by its summary."""
     return {name: summary[name] for name in ("unchanged", "fields", "encoded", "created")}

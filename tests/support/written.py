@@ -52,7 +52,7 @@ def changeable(engine: SearchEngine) -> LiveDocuments:
 
 
 def impacts_of(engine: SearchEngine, text: str) -> dict[str, int]:
-    """Give every term of a text the same impact."""
+    """Return the same impact for every term of a text."""
     (terms,) = engine.parts.encoder.vocabulary.terms_of([text])
     return dict.fromkeys(terms, 300)
 
