@@ -39,7 +39,7 @@ LISTS = {
 }
 """By list, those it adds to. A pin may be in several of cluster, pipeline and loadtest: none adds to another."""
 
-# What service/client, service/mcp and their commands import of the direct dependencies, beside the extras.
+# What service/client and its commands import of the direct dependencies, beside the extras.
 CLIENT = ("pydantic", "typer")
 
 # Build this project and, from its source archive, pyserini.

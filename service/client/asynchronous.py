@@ -13,7 +13,6 @@ from lightretriever.service.client import calls
 from lightretriever.service.client.calls import Call, Fields, Query
 from lightretriever.service.client.connection import Connection
 from lightretriever.service.client.errors import AnswerError, ClientError
-from lightretriever.service.client.streams import answers_async
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -39,16 +38,18 @@ class AsyncSearchClient(Connection[httpx2.AsyncClient]):
         """Make several searches in one request. Keywords are the fields of each search that is a text."""
         return await self.call(calls.batch(queries, fields))
 
-    def search_many(
-        self, queries: Iterable[Query], /, *, batch_size: int = 32, concurrency: int = 4, **fields: Any
+    async def search_many(
+        self, queries: Iterable[Query], /, *, batch_size: int = 32, **fields: Any
     ) -> AsyncGenerator[schemas.SearchResponse]:
-        """Yield the answers to any number of queries, in their order.
+        """Yield the answers to any number of queries, in their order, `batch_size` per request.
 
-        Reads queries as you take answers: `batch_size` per request, `concurrency` requests at a time. Keywords as in
-        `search_batch`; `timeout_s` applies to each request. The error of a refused batch is raised in place of its
-        first answer and names a bad query's position among all queries. Closing the generator ends the requests.
+        Reads queries as you take answers. Keywords as in `search_batch`; `timeout_s` applies to each request. The error
+        of a refused batch names a bad query's position among all queries.
         """
-        return answers_async(self.call, calls.batches(queries, batch_size, fields), concurrency)
+        for call in calls.batches(queries, batch_size, fields):
+            batch = await self.call(call)
+            for response in batch.results:
+                yield response
 
     async def encode(self, text: str, /, **fields: Any) -> schemas.EncodeResponse:
         """Encode a text as a query."""

@@ -19,7 +19,6 @@ _REPLACED: Final = (
     ("AsyncGenerator", "Generator"),
     ("AsyncSearchClient", "SearchClient"),
     ("httpx2.AsyncClient", "httpx2.Client"),
-    ("answers_async", "answers"),
     ("aiter_bytes", "iter_bytes"),
     ("aclose", "close"),
     ("__aenter__", "__enter__"),
@@ -34,7 +33,7 @@ def generated() -> str:
     source = (CLIENT / "asynchronous.py").read_text(encoding="utf-8")
     for old, new in _REPLACED:
         source = source.replace(old, new)
-    for command in (["check", "--fix", "--quiet"], ["format"]):
+    for command in (["check", "--fix", "--unsafe-fixes", "--quiet"], ["format"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(CLIENT / "sync.py"), "-"]
         source = subprocess.run(ruff, input=source, capture_output=True, text=True, check=True).stdout
     return source

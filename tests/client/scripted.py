@@ -149,12 +149,6 @@ class Scripted:
         """How many connections had requests."""
         return len({request["client"] for request in self.seen})
 
-    def leave(self) -> None:
-        """Close the address, and every connection with its next request."""
-        self._steps = [hang_up]
-        self._server.shutdown()
-        self._server.server_close()
-
     def __enter__(self) -> Self:
         self._thread.start()
         return self

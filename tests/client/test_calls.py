@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, SearchClient
-from lightretriever.service.client.calls import Fields
+from lightretriever.service.client.calls import Fields, Query
 from lightretriever.service.client.documents import SCORES
 from lightretriever.service.schemas import Info, Problem, SearchResponse
 from tests.client.both import Client, Maker
@@ -238,6 +239,44 @@ def test_what_errors_and_hits_tell_is_named() -> None:
     (row,) = re.findall(r"^\| `AnswerError` \|.*$", TEXT, flags=re.MULTILINE)
     assert {name for name in told if f"`{name}`" not in row} == set()
     assert [name for name in SCORES if f"`{name}`" not in TEXT] == []
+
+
+WORDS = ("play music", "text editor", "chess games", "Ελληνικά", "parser")
+
+
+def test_answers_to_many_come_in_the_order_of_the_queries(client: Client) -> None:
+    alone = {word: [hit.id for hit in client.search(word, k=3).hits] for word in WORDS}
+    for total, size in ((0, 3), (1, 3), (7, 3), (100, 16)):
+        words = [WORDS[number % len(WORDS)] for number in range(total)]
+        answers = client.search_many(iter(words), batch_size=size, k=3)
+        assert [[hit.id for hit in answer.hits] for answer in answers] == [alone[word] for word in words]
+
+
+def test_an_error_comes_where_its_answers_would(client: Client) -> None:
+    """A batch is refused as a whole; those before it were answered. Places are counted over all queries."""
+    queries: list[Query] = ["music"] * 7
+    for bad, field in (({"query": "music", "task": "nope"}, "task"), ("", "query")):
+        queries[4] = bad
+        answers = client.search_many(queries, batch_size=2)
+        for _ in range(4):
+            assert next(answers).hits
+        with raises(AnswerError, naming="invalid_request") as error:
+            next(answers)
+        assert [item.field for item in error.value.errors] == [f"searches.4.{field}"]
+        assert next(answers, None) is None
+    with raises(ClientError, naming="batch_size is 0"):
+        next(client.search_many(queries, batch_size=0))
+
+
+def test_no_more_is_read_than_is_asked_for_and_each_batch_is_tried_again(make: Maker) -> None:
+    busy, three = problem(503, "overloaded", retry_after="0"), answer({"results": [FOUND] * 3})
+    taken = count()
+    with Scripted(busy, three, busy, busy, three) as server, make(server.url) as client:
+        answers = client.search_many((f"music {number}" for number in taken), batch_size=3)
+        for _ in range(4):
+            next(answers)
+        assert (next(taken), len(server.seen)) == (6, 5)
+        answers.close()
 
 
 WHOLE: dict[str, Any] = {"fields": NEW, "vector": np.full(16, 0.25, np.float32), "impacts": {"300": np.int64(5)}}

@@ -14,8 +14,8 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.service.commands.search import lines as lines_of
 from lightretriever.service.schemas import SearchResponse
-from lightretriever.service.terminal import lines as lines_of
 from tests.client.scripted import FOUND, HIT, Scripted, answer, hang_up, problem
 from tests.service.live import live_bundles
 from tests.service.process import ROOT
@@ -59,7 +59,7 @@ def test_hits_are_readable_in_a_pipe(url: str) -> None:
 def test_json_is_the_answer_as_it_came() -> None:
     body = json.dumps({**FOUND, "newer": "ü\n \\ud83c"}, ensure_ascii=False).encode()
     with Scripted(answer(body)) as server:
-        done = search("play music", "--url", server.url, "--json", "--k", "4", "--mode", "dense", "--task", "fact")
+        done = search("play music", "--url", server.url, "--json", "--k", "4", "--mode", "dense", "--set", "task=fact")
     assert (done.returncode, done.stdout.encode(), done.stderr) == (0, body + b"\n", "")
     assert json.loads(server.seen[0]["body"]) == {"query": "play music", "k": 4, "mode": "dense", "task": "fact"}
 
@@ -259,7 +259,7 @@ class Gate:
             return None
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Gate())
-from lightretriever.service.terminal import main
+from lightretriever.service.cli import main
 main()
 """
 
@@ -294,7 +294,7 @@ def test_the_import_loads_no_part_of_the_server_and_starts_nothing() -> None:
 
 
 def test_the_pinned_list_is_all_that_a_search_in_the_terminal_takes(url: str) -> None:
-    done = alone(ALONE, ",".join(allowed()), "play music", "--url", url, "--k", "2", "--timeout-s", "120")
+    done = alone(ALONE, ",".join(allowed()), "search", "play music", "--url", url, "--k", "2", "--timeout-s", "120")
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 hits of " in done.stdout
 

@@ -17,7 +17,7 @@ from mcp.client.stdio import stdio_client
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AsyncSearchClient, SearchClient
-from lightretriever.service.mcp.tools import FoundDocuments, make_server
+from lightretriever.service.client.adapters.mcp import FoundDocuments, make_server
 from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
 from tests.client.scripted import Scripted, hang_up, problem
 from tests.client.test_command import ALONE, allowed
@@ -30,7 +30,7 @@ from tests.support.written import ENTRIES, KEY
 
 ROOT = Path(__file__).resolve().parents[2]
 FAILED = "Error executing tool search: No leg could answer. (500 search_failed)"
-COMMAND = ("-m", "lightretriever.service.mcp")
+COMMAND = ("-m", "lightretriever.service.cli", "mcp")
 
 pytestmark = pytest.mark.anyio
 
@@ -220,8 +220,8 @@ async def test_the_key_comes_from_the_environment(tiny_bundle: Bundle, tmp_path:
 def test_a_wrong_command_line_is_an_error_and_an_address_for_others_is_warned_of() -> None:
     for arguments, says in (
         (["localhost:8080"], "Write it as in http://127.0.0.1:8080"),
-        (["--http", "8090"], "is no HOST:PORT, as in 127.0.0.1:8090"),
-        (["--http", "127.0.0.1:70000"], "is no HOST:PORT"),
+        (["--http", "8090"], "--http 8090: this is no HOST:PORT. Name a free address of this machine, as in 127.0.0.1"),
+        (["--http", "127.0.0.1:70000"], "--http 127.0.0.1:70000: Port out of range"),
         (["--http", "192.0.2.1:8090"], "--http 192.0.2.1:8090: "),
     ):
         done = run_command("mcp", *arguments)
@@ -236,8 +236,7 @@ def test_a_wrong_command_line_is_an_error_and_an_address_for_others_is_warned_of
 
 
 async def test_the_pinned_list_is_all_that_the_tools_take(url: str) -> None:
-    script = ALONE.replace("service.terminal", "service.mcp.__main__")
-    arguments = ["-c", script, ",".join(allowed("mcp")), url]
+    arguments = ["-c", ALONE, ",".join(allowed("mcp")), "mcp", url]
     parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment(), cwd=ROOT)
     async with Client(stdio_client(parameters)) as client:
         assert not (await client.call_tool("search", {"query": "music"})).is_error

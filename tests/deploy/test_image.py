@@ -19,7 +19,7 @@ MAX_BYTES = 520_000_000
 EVERY_MODULE = """
 import importlib, pkgutil
 from lightretriever import service
-others = "lightretriever.service.client.adapters.", "lightretriever.service.mcp."  # for libraries not in the image
+others = "lightretriever.service.client.adapters."  # for libraries not in the image
 for module in pkgutil.walk_packages(service.__path__, f"{service.__name__}."):
     if not module.name.startswith(others):
         importlib.import_module(module.name)

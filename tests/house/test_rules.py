@@ -146,7 +146,6 @@ def test_imported_distributions_are_declared(modules: Modules) -> None:
         "service/http/tracing.py": ["tracing"],
         "service/client/adapters/": ["client", "dev"],
         "service/client/": ["client"],
-        "service/mcp/": ["mcp"],
         "tests/": list(groups),
     }
     tests = parsed((ROOT / "tests").rglob("*.py"))

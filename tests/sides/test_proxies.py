@@ -332,7 +332,7 @@ def test_haproxys_own_check_fails_and_the_documented_one_passes(url: str, tmp_pa
 def test_the_tools_for_language_models_stand_behind_nginx(url: str, host: str, tmp_path: Path) -> None:
     """nginx's own Host is that of `proxy_pass`; `$host` is what the tools refuse."""
     port, tools = free_port(), free_port()
-    command = [sys.executable, "-m", "lightretriever.service.mcp", url, "--http", f"127.0.0.1:{tools}"]
+    command = [sys.executable, "-m", "lightretriever.service.cli", "mcp", url, "--http", f"127.0.0.1:{tools}"]
     header = host.format(port=tools)
     http = f"""server {{
         listen 127.0.0.1:{port};

@@ -1,4 +1,4 @@
-"""The tools, and the two ways to serve them: stdio, and streamable HTTP."""
+"""The service as tools of a language model, by the Model Context Protocol (package mcp): docs/howto/mcp.md."""
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -93,18 +93,16 @@ def _strict(function: Callable[..., Awaitable[Any]]) -> Tool:
     return tool
 
 
-async def serve_stdio(client: AsyncSearchClient) -> None:
-    """Serve one model over standard input and output, until the input ends."""
+async def serve(client: AsyncSearchClient, listener: socket | None) -> None:
+    """Serve one model over standard input and output, until the input ends; with a `listener` any number of models over
+    streamable HTTP at /mcp, until SIGTERM or Ctrl-C."""
     async with client:
-        await make_server(client).run_stdio_async()
-
-
-async def serve_http(client: AsyncSearchClient, listener: socket) -> None:
-    """Serve any number of models over streamable HTTP at /mcp, until SIGTERM or Ctrl-C."""
-    async with client:
-        host = listener.getsockname()[0]
-        app = make_server(client).streamable_http_app(host=host, stateless_http=True)
-        await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listener])
+        server = make_server(client)
+        if listener is None:
+            await server.run_stdio_async()
+        else:
+            app = server.streamable_http_app(host=listener.getsockname()[0], stateless_http=True)
+            await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve(sockets=[listener])
 
 
 class _Strict(ArgModelBase, extra="forbid"):

@@ -1,7 +1,4 @@
-"""The command `search`: asks a running service.
-
-`python -m lightretriever.service.terminal "play music"` works with only the list client.txt installed.
-"""
+"""The command `search`: asks a running service."""
 
 import json
 import sys
@@ -11,7 +8,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lightretriever.artifacts.cli.console import run_console
 from lightretriever.artifacts.errors import importing
 from lightretriever.service.errors import shortened
 from lightretriever.service.schemas import Hit, LegScore, Mode, SearchResponse, WordShares
@@ -28,7 +24,6 @@ def search(
     ] = "http://127.0.0.1:8080",
     k: Annotated[int | None, typer.Option(help="Number of hits.", show_default="10")] = None,
     mode: Annotated[Mode | None, typer.Option(help="Both legs, or one of them.", show_default="hybrid")] = None,
-    task: Annotated[str | None, typer.Option(help="Token table that encodes the query.")] = None,
     field: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Any field of a request; the value is JSON, or else text."),
@@ -43,7 +38,7 @@ def search(
     """Search a running service; exit status 0 with hits, 1 without, 2 on an error."""
     with importing("client"):
         from lightretriever.service.client import SearchClient, calls
-    options = {"k": k, "mode": mode, "task": task}
+    options = {"k": k, "mode": mode}
     fields = dict(map(_field, field or ())) | {name: value for name, value in options.items() if value is not None}
     if explain:
         fields["explain"] = True
@@ -141,14 +136,3 @@ def _line(value: object, length: int = 100) -> str:
 def _visible(text: str) -> str:
     """Replace control characters, by which a document could command the terminal, with blanks."""
     return "".join(c if c in _JOINERS or unicodedata.category(c)[0] != "C" else " " for c in text)
-
-
-def main() -> None:
-    """Run the command."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(search)
-    run_console(app)
-
-
-if __name__ == "__main__":
-    main()
