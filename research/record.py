@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lightretriever.artifacts.evaluation.report import environment
+from lightretriever.artifacts.evaluation.evaluate import environment
 from lightretriever.artifacts.files.workdir import write_atomically
 
 ROOT: Final = Path(__file__).resolve().parents[1]

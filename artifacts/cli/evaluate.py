@@ -9,7 +9,7 @@ import typer
 from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
 from lightretriever.artifacts.cli.runner import JsonOption, running
 from lightretriever.artifacts.errors import RecipeError, importing
-from lightretriever.artifacts.summary import Summary
+from lightretriever.artifacts.summary import Summary, aligned
 
 
 def evaluate(
@@ -57,7 +57,6 @@ def evaluate(
                 evaluate_bundle,
                 is_benchmark,
             )
-            from lightretriever.artifacts.evaluation.report import benchmark_lines, report_lines
             from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 
             measure = partial(
@@ -85,6 +84,31 @@ def evaluate(
             facts |= {"queries": of["queries"], "documents": report["bundle"]["documents"]}
         facts |= {"metrics": metrics, "warnings": report["warnings"]}
         facts |= {"report": str(output / REPORT_FILE), "files": 1 + runs}
-        lines = (benchmark_lines if several else report_lines)(report)
+        lines = [f"warning: {warning}" for warning in report["warnings"]]
+        lines += (_benchmark_lines if several else _report_lines)(report)
         lines += [f"{output}: {REPORT_FILE} and {runs} runs of {facts['queries']:,} queries"]
         job.summary = Summary(str(output), lines, facts)
+
+
+def _report_lines(report: dict[str, Any]) -> list[str]:
+    """One line of measures per system."""
+    dataset, bundle = report["dataset"], report["bundle"]
+    unjudged = f" ({dataset['queries_without_judgments']:,} unjudged)" if dataset["queries_without_judgments"] else ""
+    title = (
+        f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries{unjudged}, "
+        f"{bundle['documents']:,} documents, task {report['settings']['task']}"
+    )
+    metrics = report["metrics"]
+    names = list(next(iter(metrics.values())))
+    rows = [[system, *(f"{measures[name]:.4f}" for name in names)] for system, measures in metrics.items()]
+    return [title, *aligned([["system", *names], *rows])]
+
+
+def _benchmark_lines(report: dict[str, Any]) -> list[str]:
+    """nDCG@10 by collection and system, and the mean row."""
+    systems = list(report["mean"])
+    rows = [
+        [name, *(f"{metrics[system]['nDCG@10']:.4f}" for system in systems)]
+        for name, metrics in [*report["collections"].items(), ("mean", report["mean"])]
+    ]
+    return aligned([["nDCG@10", *systems], *rows])

@@ -2,8 +2,9 @@
 
 Systems: `dense` and `sparse` alone, `hybrid` with the bundle's fusion, and `bm25`, Lucene's own on the words of the
 bundle's documents; with a query model, also `full-dense`, `full-sparse` and `full-hybrid`, whose queries are encoded by
-that whole model instead of the token table. `hybrid-paper`, with the paper's min-max fusion, is run where it is named.
-A bundle without a dense leg has `sparse` and `bm25` alone.
+that whole model instead of the token table. Two are run where they are named: `hybrid-paper`, with the paper's min-max
+fusion, and `hybrid-likelihood`, the hits of `hybrid` ordered by the query model's log P(q | d). A bundle without a
+dense leg has `sparse` and `bm25` alone.
 
 A benchmark has several test collections, each evaluated with its own bundle, and the mean over all:
 
@@ -14,45 +15,62 @@ A folder of collections, as CQADupStack is one of twelve forums, counts as one c
 """
 
 import json
+import os
+import platform
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from lightretriever.artifacts.bundle.manifest import FusionInfo, LegWeights, Manifest, check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.software import generator, package_version
 from lightretriever.artifacts.corpus.beir import find_file, has_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
+from lightretriever.artifacts.evaluation.bm25 import BM25, run_bm25
 from lightretriever.artifacts.evaluation.full import FullQueries, by_likelihood, encode_fully
-from lightretriever.artifacts.evaluation.report import describe_bundle, environment
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
+    Ranking,
     measure,
     qrels_file,
+    ranking,
     read_judged,
     relevant_but_missing,
     without_own,
     write_run,
 )
-from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher
-from lightretriever.artifacts.evaluation.systems import (
-    BM25,
-    DEPTH,
-    LIKELIHOOD,
-    PAPER_FUSION,
-    Searches,
-    run_bm25,
-    run_systems,
-)
+from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher, SearchMode
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
+from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.signals import commit_point
 
 REPORT_FILE: Final = "evaluation.json"
+DEPTH: Final = 100
+"""Hits of a query that are kept, where nothing else is asked for."""
+
+PAPER_FUSION: Final = Fusion(LegWeights(dense=0.7, sparse=0.3), normalization="paper")
+LIKELIHOOD: Final = "hybrid-likelihood"
+SYSTEMS: Final = (
+    *("dense", "sparse", "hybrid", "hybrid-paper", LIKELIHOOD, "full-dense", "full-sparse", "full-hybrid", "bm25"),
+)
+"""In the order of the report."""
+
+ON_REQUEST: Final = ("hybrid-paper", LIKELIHOOD)
+"""Those that are run only where they are named."""
+
 _NAMED: Final = 10  # ids named in a warning
+_DESCRIBED: Final = {"name", "created", "model", "corpus", "documents", "dimension", "vocab_size"} | {
+    *("tasks", "dense", "sparse"),
+}
+"""The facts of a bundle that its results depend on; `digest` stands for every byte of it."""
+
+_PACKAGES: Final = ("faiss-cpu", "ir-measures", "numpy", "pyserini", "pytrec-eval-terrier", "tokenizers")
 
 
 def evaluate_bundle(
@@ -86,29 +104,36 @@ def evaluate_bundle(
     task = task or bundle.manifest.default_task
     bundle.task(task)
     judged = read_judged(dataset, split)
-    fusion, queries = fusion_of(bundle.manifest), list(judged.queries.values())
-    full: FullQueries | None = None
+    fusion, full = fusion_of(bundle.manifest), None
     warnings: list[str] = []
     if query_model is not None:
-        full, warnings = encode_fully(query_model, bundle, task, queries)
-    searches = Searches(task, fusion, only, full, bundle.manifest.dense is not None, depth)
-    searches.wanted()  # an impossible choice is an error before anything is searched
+        full, warnings = encode_fully(query_model, bundle, task, list(judged.queries.values()))
+    systems = chosen_systems(only, full, dense=bundle.manifest.dense is not None)
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     with bundle.sparse() as index:
         missing = relevant_but_missing(judged, set(index.ids()))
         with open_searcher(bundle) as searcher:
-            runs, unanswered = run_systems(searcher, judged, searches)
-        if "bm25" in searches.wanted():
-            runs["bm25"] = run_bm25(index, judged, output, depth)
-        if query_model is not None and LIKELIHOOD in searches.wanted():
+            runs, unanswered = run_systems(searcher, judged, systems, task, fusion, full=full, depth=depth)
+        if "bm25" in systems:
+            runs["bm25"] = run_bm25(index, judged.queries, output, depth)
+        if query_model is not None and LIKELIHOOD in systems:
             runs[LIKELIHOOD] = by_likelihood(query_model, bundle, index, judged.queries, runs["hybrid"])
     if drop_own:
         runs = {system: without_own(run) for system, run in runs.items()}
     report = {
-        "bundle": describe_bundle(bundle),
+        "bundle": bundle.manifest.model_dump(include=_DESCRIBED) | {"digest": bundle.manifest.digest},
         "dataset": _describe_dataset(dataset, split, judged, missing),
-        "settings": _describe_settings(searches, query_model) | ({"drop_own": True} if drop_own else {}),
+        "settings": {
+            "task": task,
+            "depth": depth,
+            "candidates": depth,
+            "fusion": {"hybrid": fusion.request()}
+            | ({"hybrid-paper": PAPER_FUSION.request()} if "hybrid-paper" in systems else {}),
+            "bm25": BM25,
+        }
+        | ({} if query_model is None else {"query_model": _describe_model(query_model)})
+        | ({"drop_own": True} if drop_own else {}),
         "metrics": {system: measure(judged.qrels, run, depth) for system, run in runs.items()},
         "queries_without_answer": unanswered,
         "runs": {system: f"{system}.trec" for system in runs},
@@ -120,6 +145,27 @@ def evaluate_bundle(
         write_run(output / f"{system}.trec", run, tag="-".join([*bundle.manifest.name.split(), system]))
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     return report
+
+
+def environment() -> dict[str, Any]:
+    """Date, machine and versions."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "software": generator(),
+        "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
+        "python": platform.python_version(),
+        "packages": {name: package_version(name) for name in _PACKAGES},
+    }
+
+
+def _processor() -> str:
+    """The processor's name as Linux knows it; elsewhere what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def fusion_of(manifest: Manifest) -> Fusion:
@@ -135,19 +181,65 @@ def fusion_of(manifest: Manifest) -> Fusion:
     )
 
 
-def _describe_settings(searches: Searches, model: ModelRecipe | None) -> dict[str, Any]:
-    settings = {
-        "task": searches.task,
-        "depth": searches.depth,
-        "candidates": searches.depth,
-        "fusion": {"hybrid": searches.fusion.request()}
-        | ({"hybrid-paper": PAPER_FUSION.request()} if "hybrid-paper" in searches.wanted() else {}),
-        "bm25": BM25,
-    }
-    if model is not None:
-        adapter = None if model.adapter is None else Path(model.adapter).name
-        settings["query_model"] = {"name": Path(model.path).name, "adapter": adapter, "bos_token": model.bos_token}
-    return settings
+def chosen_systems(only: Collection[str] | None, full: FullQueries | None, *, dense: bool) -> list[str]:
+    """The SYSTEMS to run, in order: `only` these (None: all that can be run but ON_REQUEST). Without `dense`, the
+    bundle has no dense leg.
+
+    Raises RecipeError for one that is unknown, or needs a query model or a dense leg.
+    """
+    possible = [name for name in SYSTEMS if not name.startswith("full-") or (full and full.gives(name))]
+    if not (full and full.sparse):
+        possible.remove(LIKELIHOOD)
+    if not dense:
+        possible = [name for name in possible if name in ("sparse", "full-sparse", "bm25")]
+    if only is None:
+        return [name for name in possible if name not in ON_REQUEST]
+    if impossible := sorted(set(only) - set(possible)):
+        raise RecipeError(
+            f"{', '.join(impossible)}: no system that can be run here.",
+            remedy=f"Use some of {', '.join(possible)}; the full- ones need --query-model, and dense and hybrid a "
+            "dense leg.",
+        )
+    return [name for name in possible if name in only or (name == "hybrid" and LIKELIHOOD in only)]
+
+
+def run_systems(
+    light: Searcher,
+    judged: JudgedQueries,
+    systems: Collection[str],
+    task: str,
+    fusion: Fusion,
+    *,
+    full: FullQueries | None = None,
+    depth: int = DEPTH,
+) -> tuple[dict[str, dict[str, Ranking]], dict[str, list[str]]]:
+    """Search with every judged query by those of the `systems` that the engine has; `light` encodes it without a
+    model. Each leg proposes `depth` candidates, and as many hits are kept.
+
+    Returns by system its run, and the queries that it had to leave unanswered.
+    """
+    runs, unanswered = dict[str, dict[str, Ranking]](), dict[str, list[str]]()
+    searched = [system for system in systems if system not in ("bm25", LIKELIHOOD)]
+    whole = light if full is None else full.searcher(light, task)
+    with ProgressBar("evaluate", total=len(judged.queries) * len(searched), unit="queries") as progress:
+        for system in searched:
+            searcher = whole if system.startswith("full-") else light
+            run = runs[system] = {}
+            mode = cast(SearchMode, system.removeprefix("full-").removesuffix("-paper"))
+            used = PAPER_FUSION if system == "hybrid-paper" else fusion
+            for query_id, text in judged.queries.items():
+                hits = searcher.search(text, task=task, mode=mode, k=depth, candidates=depth, fusion=used)
+                if hits is None:
+                    unanswered.setdefault(system, []).append(query_id)
+                else:
+                    run[query_id] = ranking(hits)
+                progress.advance(1)
+    return runs, unanswered
+
+
+def _describe_model(model: ModelRecipe) -> dict[str, Any]:
+    adapter = None if model.adapter is None else Path(model.adapter).name
+    return {"name": Path(model.path).name, "adapter": adapter, "bos_token": model.bos_token}
 
 
 def _describe_dataset(dataset: Path, split: str, judged: JudgedQueries, missing: list[str]) -> dict[str, Any]:

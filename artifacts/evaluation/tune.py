@@ -19,7 +19,8 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dtypes import Float64Array
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.evaluation.evaluate import fusion_of
+from lightretriever.artifacts.evaluation.bm25 import run_bm25
+from lightretriever.artifacts.evaluation.evaluate import DEPTH, chosen_systems, fusion_of, run_systems
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
     measure,
@@ -29,7 +30,6 @@ from lightretriever.artifacts.evaluation.runs import (
     relevant_but_missing,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
-from lightretriever.artifacts.evaluation.systems import DEPTH, Searches, run_bm25, run_systems
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
@@ -218,11 +218,10 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path)
         if len(queries) < 2 * _FOLDS:
             return None
         judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
-        fusion = fusion_of(bundle.manifest)
-        searches = Searches(bundle.manifest.default_task, fusion, dense=dense)
+        fusion, systems = fusion_of(bundle.manifest), chosen_systems(None, None, dense=dense)
         with open_searcher(bundle) as searcher:
-            runs, _ = run_systems(searcher, judged, searches)
-        runs["bm25"] = run_bm25(index, judged, scratch)
+            runs, _ = run_systems(searcher, judged, systems, bundle.manifest.default_task, fusion)
+        runs["bm25"] = run_bm25(index, queries, scratch, DEPTH)
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
     ours = ndcg["hybrid" if dense else "sparse"]
     values = np.array([ours[name] - ndcg["bm25"][name] for name in queries])

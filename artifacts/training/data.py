@@ -25,6 +25,7 @@ from pydantic import TypeAdapter
 
 from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
+from lightretriever.artifacts.evaluation.bm25 import SCRATCH
 from lightretriever.artifacts.evaluation.runs import qrels_file
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
@@ -32,7 +33,7 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import aligned
 from lightretriever.artifacts.tokens.tokenizer import document_text
 from lightretriever.artifacts.training.documents import MappedTexts, write_texts
-from lightretriever.artifacts.training.negatives import SCRATCH, mine, usable_negatives
+from lightretriever.artifacts.training.negatives import mine, usable_negatives
 from lightretriever.artifacts.training.passages import lines_corpus, lines_judged, read_negatives
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text

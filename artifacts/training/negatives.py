@@ -7,15 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from lightretriever.artifacts.evaluation.systems import word_index
+from lightretriever.artifacts.evaluation.bm25 import word_index
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.training.recipe import NegativesRecipe
 from lightretriever.artifacts.training.types import Example, same_text
 
 Hits = list[tuple[str, float]]
-
-SCRATCH: Final = "bm25-"
-"""How the name of BM25's folder begins. A run that is killed leaves it."""
 
 _THREADS: Final = min(8, os.cpu_count() or 1)
 
@@ -34,7 +31,7 @@ def mine(
     """
     title, queries = f"{work.name}: BM25", list(dict.fromkeys(example.query for example in examples))
     with (
-        word_index(work, SCRATCH, documents, documents.values(), title) as words,
+        word_index(work, documents, documents.values(), title) as words,
         ThreadPoolExecutor(_THREADS) as pool,  # Java releases the GIL
     ):
         hits = pool.map(lambda query: words.ranked(query, settings.depth), queries)

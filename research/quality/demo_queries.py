@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.evaluation.report import environment
+from lightretriever.artifacts.evaluation.evaluate import environment
 from lightretriever.loadtest.program import option, program
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine

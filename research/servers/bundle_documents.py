@@ -10,8 +10,7 @@ import numpy as np
 import orjson
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.evaluation.bm25 import build_word_index
-from lightretriever.artifacts.evaluation.systems import document_texts
+from lightretriever.artifacts.evaluation.bm25 import build_word_index, document_texts
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 

@@ -235,7 +235,7 @@ def test_the_limit_is_drawn_by_the_seed(music: Path, tmp_path: Path) -> None:
 
 def test_a_second_call_reuses_and_a_changed_setting_is_refused(music: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    left = work / "data" / "music" / "bm25-0a1b2c3d" / "lucene"  # by a run that was killed
+    left = work / "data" / "music" / "words-0a1b2c3d" / "lucene"  # by a run that was killed
     left.mkdir(parents=True)
     (left / "segments_1").touch()
     first = prepare(recipe(work, {"path": music}, negatives=BM25))
