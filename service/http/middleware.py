@@ -45,12 +45,8 @@ class Envelope:
             await self._app(scope, receive, send)
             return
         state: AppState = scope["app"].state
-        metrics, method = state.collections.metrics, scope["method"]
-        answer, trace = _Answer(scope, send), None
-        if state.tracing is not None:
-            trace = state.tracing.begin(scope, method, answer.arrived, answer.request_id)
-            answer.log_fields["trace_id"] = trace.id
-        clock = StageClock(answer.arrived, None if trace is None else trace.marks)
+        metrics, answer = state.collections.metrics, _Answer(scope, send)
+        clock = StageClock(answer.arrived, None if state.tracing is None else [])
         scope.setdefault("state", {}).update(clock=clock, request_id=answer.request_id, log_fields=answer.log_fields)
         metrics.in_flight.inc()
         try:
@@ -74,9 +70,9 @@ class Envelope:
         finally:
             metrics.in_flight.dec()
             route = getattr(scope.get("route"), "path", "unknown")
+            if state.tracing is not None:
+                answer.log_fields["trace_id"] = state.tracing.record(scope, clock, route, answer.status)
             answer.close(route, metrics)
-            if trace is not None:
-                trace.end(method, route, answer.status)
 
 
 class _Answer:

@@ -1,7 +1,7 @@
 """OpenTelemetry traces: a span for each request, with a child for each stage, at their true start and end times.
 
-Imported only if the environment names a collector. The stages' spans are made after the request, from the times
-that its clock recorded, so the search itself only appends to a list.
+Imported only if the environment names a collector. Spans are made after the request, from the times that its clock
+recorded, so the search itself only appends to a list.
 """
 
 from time import perf_counter, time_ns
@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from lightretriever.artifacts.bundle.software import package_version
-from lightretriever.service.observability.metrics import Mark
+from lightretriever.service.observability.metrics import StageClock
 
 _NAME: Final = "lightretriever"
 _FLUSH_MS: Final = 2_000
@@ -37,53 +37,36 @@ class Tracing:
         self._tracer = self._provider.get_tracer("service")
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, scope: Scope, method: str, arrived: float, request_id: str) -> "Trace":
-        """Start the span of a request that arrived at the `perf_counter` time `arrived`, as a child of its caller's."""
+    def record(self, scope: Scope, clock: StageClock, route: str, status: int) -> str:
+        """Make the spans of a request that ends now, below its caller's span. Return the id of the trace, 32
+        hexadecimal digits."""
         # `perf_counter` has an arbitrary origin; spans need the time of day.
         offset = time_ns() - round(perf_counter() * 1e9)
+        attributes = {
+            "http.request.method": scope["method"],
+            "url.path": scope["path"],
+            "request.id": scope["state"]["request_id"],
+            "http.route": route,
+            "http.response.status_code": status,
+        }
         span = self._tracer.start_span(
-            method,
+            f"{scope['method']} {route}",
             context=self._propagator.extract(Headers(scope=scope)),
             kind=trace.SpanKind.SERVER,
-            attributes={"http.request.method": method, "url.path": scope["path"], "request.id": request_id},
-            start_time=offset + round(arrived * 1e9),
+            attributes=attributes,
+            start_time=offset + round(clock.arrived * 1e9),
         )
-        return Trace(self._tracer, span, offset)
+        if span.is_recording():
+            below = trace.set_span_in_context(span)
+            for stage, began, ended in clock.marks or ():
+                child = self._tracer.start_span(stage, context=below, start_time=offset + round(began * 1e9))
+                child.end(offset + round(ended * 1e9))
+            if status >= _FAILED:
+                span.set_status(trace.StatusCode.ERROR)
+            span.end()
+        return trace.format_trace_id(span.get_span_context().trace_id)
 
     def close(self) -> None:
         """Send the remaining spans, for at most 2 seconds."""
         self._provider.force_flush(_FLUSH_MS)
         self._provider.shutdown()
-
-
-class Trace:
-    """The span of a running request."""
-
-    __slots__ = ("_offset", "_span", "_tracer", "id", "marks")
-
-    def __init__(self, tracer: trace.Tracer, span: trace.Span, offset: int) -> None:
-        self._tracer = tracer
-        self._span = span
-        self._offset = offset
-        self.id = trace.format_trace_id(span.get_span_context().trace_id)
-        """32 hexadecimal digits."""
-        self.marks: list[Mark] = []
-        """Start and end of each stage."""
-
-    def end(self, method: str, route: str, status: int) -> None:
-        """End the request's span, and make its stages' spans."""
-        span = self._span
-        if not span.is_recording():
-            return
-        below = trace.set_span_in_context(span)
-        for stage, began, ended in self.marks:
-            child = self._tracer.start_span(stage, context=below, start_time=self._at(began))
-            child.end(self._at(ended))
-        span.update_name(f"{method} {route}")
-        span.set_attributes({"http.route": route, "http.response.status_code": status})
-        if status >= _FAILED:
-            span.set_status(trace.StatusCode.ERROR)
-        span.end()
-
-    def _at(self, moment: float) -> int:
-        return self._offset + round(moment * 1e9)

@@ -50,7 +50,7 @@ class StageClock:
     collects every stage with its start and end."""
 
     def __init__(self, arrived: float | None = None, marks: list[Mark] | None = None) -> None:
-        self._marks = marks
+        self.marks = marks
         self.arrived = perf_counter() if arrived is None else arrived
         self.seconds: dict[Stage, float] = {}
         self.handed_s = 0.0
@@ -58,7 +58,7 @@ class StageClock:
 
     def another(self) -> "StageClock":
         """Return a clock for another search of the same request."""
-        return StageClock(self.arrived, self._marks)
+        return StageClock(self.arrived, self.marks)
 
     @contextmanager
     def measure(self, stage: Stage) -> Iterator[None]:
@@ -71,8 +71,8 @@ class StageClock:
         """Add the time from `started` to `ended` (`perf_counter`; default now), and return `ended`."""
         ended = perf_counter() if ended is None else ended
         self.seconds[stage] = self.seconds.get(stage, 0.0) + ended - started
-        if self._marks is not None:
-            self._marks.append((stage, started, ended))
+        if self.marks is not None:
+            self.marks.append((stage, started, ended))
         return ended
 
     def total(self) -> float:
