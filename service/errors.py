@@ -6,7 +6,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field
 
 from lightretriever.artifacts.errors import LightRetrieverError
 
@@ -25,12 +27,11 @@ class SettingsError(LightRetrieverError):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """An error in one field. `field` is its path (`fusion.weights.dense`), `value` a short echo that JSON has, None for
-    a value that has none."""
+    """An error in one field."""
 
-    field: str
+    field: Annotated[str, Field(description="Path of the field, as in `fusion.weights.dense`.")]
     message: str
-    value: Any = None
+    value: Annotated[Any, Field(description="The value, shortened; no lists or objects.")] = None
 
     def __post_init__(self) -> None:
         value = self.value

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Self
 
 from pydantic import ValidationError
@@ -55,7 +56,7 @@ class AnswerError(ClientError):
             text, count = _ITEM.subn(lambda match: items[int(match[1])], text) if items else (text, 1)
             return text if count else f"{alone}{text}"
 
-        errors = [error.model_copy(update={"field": named(error.field)}) for error in problem.errors]
+        errors = [replace(error, field=named(error.field)) for error in problem.errors]
         facts = {"status": status, "detail": named(problem.detail), "errors": errors}
         return cls(problem.model_copy(update=facts), wait_s)
 

@@ -4,7 +4,6 @@ import asyncio
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -18,7 +17,7 @@ from starlette.responses import Response
 from lightretriever.artifacts.documents.strict_json import read_object
 from lightretriever.service import errors
 from lightretriever.service.errors import shortened
-from lightretriever.service.schemas import SearchRequest
+from lightretriever.service.schemas import Problem, SearchRequest
 from lightretriever.service.schemas.filters import TAGS
 
 JSON: Final = "application/json"
@@ -154,18 +153,18 @@ def parse_documents(body: bytes, model: type[M]) -> list[M]:
 def problem_response(error: errors.ServiceError, *, instance: str, request_id: str) -> Response:
     """Return an error as application/problem+json (RFC 9457). `type` is the address of the kind's description on this
     server, relative to `instance`, so that it also leads there behind a proxy that takes a prefix off."""
-    fields = [asdict(item) for item in error.errors]
-    problem = {
-        "type": f"{'../' * (instance.count('/') - 1)}openapi.json#/x-error-kinds/{error.kind}",
-        "title": error.title,
-        "status": error.status,
-        "detail": error.detail,
-        "instance": shortened(instance),
-        "kind": error.kind,
-        "request_id": request_id,
-        "errors": [{name: value for name, value in field.items() if value is not None} for field in fields],
-    }
-    return Response(orjson.dumps(problem), error.status, error.headers, media_type=PROBLEM_JSON)
+    problem = Problem(
+        type=f"{'../' * (instance.count('/') - 1)}openapi.json#/x-error-kinds/{error.kind}",
+        title=error.title,
+        status=error.status,
+        detail=error.detail,
+        instance=shortened(instance),
+        kind=error.kind,
+        request_id=request_id,
+        errors=list(error.errors),
+    )
+    content = problem.model_dump_json(exclude_none=True)
+    return Response(content, error.status, error.headers, media_type=PROBLEM_JSON)
 
 
 def json_response(answer: BaseModel | Mapping[str, Any]) -> Response:

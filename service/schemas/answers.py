@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from lightretriever.service.errors import FieldError
 from lightretriever.service.schemas.base import LegName, Matched, Mode, Model, optional
 
 
@@ -255,14 +256,6 @@ class DocumentTerms(Model):
     terms: list[DocumentTerm] = Field(description="By descending impact.")
 
 
-class FieldProblem(Model):
-    """An error in one field."""
-
-    field: str = Field(description="Path of the field, as in `fusion.weights.dense`.")
-    message: str
-    value: str | int | float | bool | None = Field(default=None, description="The field's value, shortened.")
-
-
 class Problem(Model):
     """An error as in RFC 9457."""
 
@@ -273,4 +266,4 @@ class Problem(Model):
     instance: str = Field(description="Path of the request.")
     kind: str = Field(description="Short name of the kind of error, for programs.")
     request_id: str = Field(description="Also in the header X-Request-ID and in the log.")
-    errors: list[FieldProblem] = Field(description="The fields at fault, if any.")
+    errors: list[FieldError] = Field(description="The fields at fault, if any.")
