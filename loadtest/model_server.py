@@ -27,8 +27,7 @@ from lightretriever.artifacts.evaluation.full import QueryModel
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, MODEL, option, program
 from lightretriever.service.backends.base import EncodedQuery
-from lightretriever.service.collections.collections import DEFAULT, Collections
-from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.collections.collections import DEFAULT, Collections, EngineHolder
 from lightretriever.service.errors import FieldError, UnsearchableError, shortened
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import StageClock

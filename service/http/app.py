@@ -5,8 +5,7 @@ import logging
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import asynccontextmanager, suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,19 +13,17 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Match, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from lightretriever.service import errors
-from lightretriever.service.collections.collections import DEFAULT, Collections
-from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.collections.collections import DEFAULT, Collections, EngineHolder
 from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.http.handling import COLLECTION, AppState
-from lightretriever.service.http.middleware import Envelope
+from lightretriever.service.http.middleware import Application
 from lightretriever.service.http.openapi import description
 from lightretriever.service.http.routes import router, served
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing
@@ -41,39 +38,30 @@ _MIN_IN_THREAD: Final = 32_768  # bytes; up to here it takes less than a hop to 
 
 
 def create_app(
-    source: Path | SearchEngine | Collections,
-    settings: Settings | None = None,
+    source: SearchEngine | Collections,
     *,
     on_ready: Callable[[], None] = lambda: None,
     on_stopped: Callable[[], None] = lambda: None,
-) -> "Application":
-    """Make the application that serves a bundle, or several.
+) -> Application:
+    """Make the application that serves collections, or an engine alone, which the caller closes.
 
-    `source` is a bundle's folder, which the application opens and closes, or open `Collections` or an engine, which
-    bring their own settings and which the caller closes. `on_ready` is called after the warm-up, `on_stopped` at the
-    end. SettingsError if the file of API keys can't be used, or if the environment names a collector of traces
-    and the packages are missing.
+    `on_ready` is called after the warm-up, `on_stopped` at the end. SettingsError if the file of API keys can't be
+    used, or if the environment names a collector of traces and the packages are missing.
     """
-    if isinstance(source, Path):
-        chosen = settings or Settings()
-    else:
-        chosen = (source.first if isinstance(source, Collections) else source).settings
+    collections = source if isinstance(source, Collections) else Collections({DEFAULT: EngineHolder(source)})
+    state = AppState(collections, _tracing())
+    described = description(router.routes, state.settings)
 
     @asynccontextmanager
-    async def lifespan(app: Application) -> AsyncIterator[None]:
-        if isinstance(source, Path):
-            collections = Collections.open({DEFAULT: source}, chosen)
-        else:
-            collections = source if isinstance(source, Collections) else Collections({DEFAULT: EngineHolder(source)})
-        app.state.collections = collections
+    async def lifespan(_: object) -> AsyncIterator[None]:
         stop = Event()
         for holder in collections:
             holder.start()
         rules = (holder.engine.parts.rules for holder in collections)
-        watched = [*app.state.watched, *(file for file in rules if file is not None)]
+        watched = [*state.watched, *(file for file in rules if file is not None)]
         tasks = [
             asyncio.create_task(_every_second(watched, collections.metrics)),
-            asyncio.create_task(_warm_up(app.state, stop, on_ready)),
+            asyncio.create_task(_warm_up(collections, stop, on_ready)),
         ]
         try:
             yield
@@ -85,34 +73,14 @@ def create_app(
                     await task
             for holder in collections:
                 holder.stop()
-            if isinstance(source, Path):
-                collections.close()
-            if app.state.tracing is not None:
-                await asyncio.to_thread(app.state.tracing.close)
+            if state.tracing is not None:
+                await asyncio.to_thread(state.tracing.close)
             on_stopped()
 
-    return Application(AppState(chosen, _tracing()), lifespan)
-
-
-class Application:
-    """The routes, wrapped in `Envelope`. FastAPI's own application would add six layers, all redundant here."""
-
-    def __init__(self, state: AppState, lifespan: Callable[["Application"], AbstractAsyncContextManager[None]]) -> None:
-        self.state = state
-        self._description = description(router.routes, state.settings)
-        routes = [*served(), Route("/openapi.json", lambda _: JSONResponse(self._description))]
-        app: ASGIApp = _Router(routes, redirect_slashes=False, lifespan=lifespan)
-        app = GZipMiddleware(app, _MIN_GZIPPED, _GZIP_LEVEL, _MIN_IN_THREAD)
-        self._app = Envelope(app)
-
-    def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI description."""
-        return self._description
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or the lifespan."""
-        scope["app"] = self
-        await self._app(scope, receive, send)
+    # FastAPI's own application would add six layers, all redundant here.
+    routes = [*served(), Route("/openapi.json", lambda _: JSONResponse(described))]
+    app = _Router(routes, redirect_slashes=False, lifespan=lifespan)
+    return Application(GZipMiddleware(app, _MIN_GZIPPED, _GZIP_LEVEL, _MIN_IN_THREAD), state)
 
 
 class _Router(Router):
@@ -170,8 +138,8 @@ async def _every_second(files: Sequence[WatchedFile[Any]], metrics: Metrics) -> 
         await asyncio.sleep(1.0)
 
 
-async def _warm_up(state: AppState, stop: Event, on_ready: Callable[[], None]) -> None:
-    cold = list(state.collections)
+async def _warm_up(collections: Collections, stop: Event, on_ready: Callable[[], None]) -> None:
+    cold = list(collections)
     while cold:
         try:
             with cold[0].lease() as engine:

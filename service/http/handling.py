@@ -10,8 +10,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lightretriever.service.collections.collections import Collections
-from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.collections.collections import Collections, EngineHolder
 from lightretriever.service.errors import DeadlineError, NotFoundError, OverloadedError
 from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.http.api_keys import ApiKeys, KeyScope
@@ -21,7 +20,6 @@ from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import Plain, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.parts import REQUESTS
-from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing
@@ -67,13 +65,12 @@ class Admission:
 
 
 class AppState:
-    """Created with the application; `collections` are set at start-up."""
+    """What requests share."""
 
-    collections: Collections
-
-    def __init__(self, settings: Settings, tracing: "Tracing | None") -> None:
+    def __init__(self, collections: Collections, tracing: "Tracing | None") -> None:
         """SettingsError if the file of API keys can't be used."""
-        self.settings = settings
+        self.collections = collections
+        settings = self.settings = collections.first.settings
         self.keys = None if settings.api_keys_file is None else ApiKeys(settings.api_keys_file)
         self.admission = Admission(settings.threads(), settings.max_waiting)
         self.tracing = tracing

@@ -1,4 +1,4 @@
-"""Middleware for every request: id, headers of every answer, metric, trace, log line, and a problem for an error."""
+"""What every request has: an id, headers of its answer, metric, trace, log line, and a problem for an error."""
 
 import asyncio
 import ipaddress
@@ -33,18 +33,20 @@ _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors
 _MAX_PATH: Final = 200
 
 
-class Envelope:
-    """ASGI middleware."""
+class Application:
+    """The ASGI application: another one, with what every request and answer has."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, state: "AppState") -> None:
+        self.state = state
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Handle one request, or the lifespan."""
+        scope["app"] = self
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        state: AppState = scope["app"].state
+        state = self.state
         metrics, answer = state.collections.metrics, _Answer(scope, send)
         clock = StageClock(answer.arrived, None if state.tracing is None else [])
         scope.setdefault("state", {}).update(clock=clock, request_id=answer.request_id, log_fields=answer.log_fields)

@@ -141,7 +141,7 @@ async def info(request: Request) -> Response:
 @router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain", tag="operation"))
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
-    text = await asyncio.to_thread(holder_of(request).metrics.text)
+    text = await asyncio.to_thread(state_of(request).collections.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

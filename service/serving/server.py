@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import gc
 import logging
 import os
 import resource
@@ -19,9 +18,10 @@ import uvicorn
 
 from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.service.collections.collections import Collections, Folders
+from lightretriever.service.collections.collections import Collections, Folders, freeze_gc
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.http.app import Application, create_app
+from lightretriever.service.http.app import create_app
+from lightretriever.service.http.middleware import Application
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.serving.config import Certificates, check_tls, server_config
 from lightretriever.service.serving.connection import Connection
@@ -110,15 +110,6 @@ def make_server(app: Application) -> uvicorn.Server:
     return uvicorn.Server(server_config(app, app.state.settings, certificates))
 
 
-def freeze_gc() -> None:
-    """Exempt all present objects of a serving process from Python's cycle collector: a full collection stops every
-    thread while it visits them, and most belong to modules, which stay. Collects previously frozen objects first: a
-    replaced bundle may be among them."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
-
-
 def _one_arena() -> None:
     """Have all threads allocate from one arena of glibc: of several, each keeps what was freed in it, above all what
     Java's compiler used during the warm-up. Call it before there are threads."""
@@ -133,8 +124,6 @@ def _application(
         freeze_gc()
         on_ready()
 
-    for holder in collections:
-        holder.on_closed = freeze_gc
     sys.setswitchinterval(_SWITCH_S)  # the event loop waits so long for each thread that computes
     return create_app(collections, on_ready=begin, on_stopped=on_stopped)
 

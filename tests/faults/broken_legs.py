@@ -10,8 +10,7 @@ from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.backends.local import LuceneSparse
-from lightretriever.service.collections.collections import Collections
-from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.collections.collections import Collections, EngineHolder
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
 

@@ -18,7 +18,7 @@ import pytest
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
-from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.collections.collections import EngineHolder
 from lightretriever.service.errors import ServiceError
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine

@@ -16,7 +16,7 @@ from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.live.compact import compact
 from lightretriever.artifacts.live.documents import Change
 from lightretriever.artifacts.live.journal import Journal
-from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.collections.collections import EngineHolder
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings

@@ -11,7 +11,8 @@ from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
-from lightretriever.service.http.app import Application, create_app
+from lightretriever.service.http.app import create_app
+from lightretriever.service.http.middleware import Application
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.server import make_server
 from lightretriever.service.settings import Settings
@@ -29,6 +30,13 @@ def warm(bundle: Bundle, settings: Settings) -> Iterator[SearchEngine]:
 def client_of(bundle: Bundle, settings: Settings) -> Iterator[TestClient]:
     """Yield the application over a bundle, in process."""
     with SearchEngine.open(bundle, settings) as engine, TestClient(create_app(engine)) as client:
+        yield client
+
+
+@contextmanager
+def client_of_folder(folder: Path, settings: Settings, **calls: Any) -> Iterator[TestClient]:
+    """Yield the application over the bundle in a folder, in process."""
+    with Collections.open({"default": folder}, settings) as opened, TestClient(create_app(opened, **calls)) as client:
         yield client
 
 

@@ -20,7 +20,7 @@ from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.service.live import live
+from tests.service.live import client_of_folder, live_bundles
 from tests.support.keys import keys_file, new_key
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
@@ -52,7 +52,7 @@ def three_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def guarded(tiny_bundle: Bundle, three_keys: Path) -> Iterator[TestClient]:
     settings = SETTINGS.model_copy(update={"api_keys_file": three_keys})
-    with TestClient(create_app(tiny_bundle.path, settings)) as client:
+    with client_of_folder(tiny_bundle.path, settings) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 
@@ -125,7 +125,7 @@ def test_a_reload_tells_what_is_served_and_why_it_refuses(
     link = tmp_path / "current"
     link.symlink_to(tiny_bundle.path)
     settings = SETTINGS.model_copy(update={"api_keys_file": three_keys})
-    with TestClient(create_app(link, settings)) as client:
+    with client_of_folder(link, settings) as client:
         same = client.post("/admin/reload", headers=bearer(ADMIN)).json()
         assert same["swapped"] is False
         assert same["bundle"]["version"] == tiny_bundle.manifest.digest
@@ -145,11 +145,10 @@ def test_no_key_is_ever_told(
     tiny_bundle: Bundle, three_keys: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither a known key nor a mistyped one: not in the log at its finest level, nor in answers and metrics."""
-    settings = SETTINGS.model_copy(update={"api_keys_file": three_keys})
     mistyped = f"{BOTH}-mistyped"
     told = []
     configure_logging("debug")
-    with live(create_app(tiny_bundle.path, settings)) as url:
+    with live_bundles(tiny_bundle.path, api_keys_file=three_keys) as url:
         for key in (BOTH, SEARCHER, mistyped, "Ü" + BOTH):
             headers = as_bytes(bearer(key))
             for method, path, body in GUARDED:

@@ -13,8 +13,6 @@ import httpx2
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.collections.collections import Collections
-from lightretriever.service.collections.swap import EngineHolder
 from lightretriever.service.errors import OverloadedError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.http.handling import Admission
@@ -276,7 +274,6 @@ def test_of_those_that_come_in_one_turn_as_many_are_answered_as_may_wait(narrow:
             return [answer.status_code for answer in await asyncio.gather(*asked)]
 
     app = create_app(narrow)
-    app.state.collections = Collections({"default": EngineHolder(narrow)})
     app.state.recent("default").seconds = 0.0
     assert Counter(asyncio.run(turn())) == {200: WORKING + WAITING, 503: count - WORKING - WAITING}
     assert 0 < app.state.recent("default").seconds < LIGHT_S

@@ -17,12 +17,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.http.app import create_app
-from lightretriever.service.http.middleware import Envelope
+from lightretriever.service.http.middleware import Application
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.settings import Settings
+from tests.service.live import client_of_folder
 from tests.support.asking import samples
 from tests.support.waiting import wait_until
 
@@ -38,7 +38,7 @@ def found_in(client: TestClient) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture
 def fresh_client(tiny_bundle: Bundle) -> Iterator[TestClient]:
-    with TestClient(create_app(tiny_bundle.path, Settings(deadline_ms=60_000, warm_up_queries=2))) as client:
+    with client_of_folder(tiny_bundle.path, Settings(deadline_ms=60_000, warm_up_queries=2)) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
 
@@ -146,9 +146,9 @@ def test_a_cancelled_request_is_recorded_with_the_time_it_took() -> None:
         raise AssertionError("nothing is to be sent or received")
 
     async def cancel() -> None:
-        state = SimpleNamespace(collections=SimpleNamespace(metrics=metrics), tracing=None)
-        scope = {"type": "http", "method": "GET", "path": "/a", "headers": [], "app": SimpleNamespace(state=state)}
-        task = asyncio.create_task(Envelope(forever)(scope, never, never))
+        state: Any = SimpleNamespace(collections=SimpleNamespace(metrics=metrics), tracing=None)
+        scope = {"type": "http", "method": "GET", "path": "/a", "headers": []}
+        task = asyncio.create_task(Application(forever, state)(scope, never, never))
         await entered.wait()
         await asyncio.sleep(0.02)
         task.cancel()

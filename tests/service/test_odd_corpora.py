@@ -21,8 +21,7 @@ from lightretriever.artifacts.documents.bounds import MAX_NESTING
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.table import TokenTable
-from lightretriever.service.collections.collections import Collections
-from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.collections.collections import Collections, EngineHolder
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
@@ -30,7 +29,7 @@ from lightretriever.service.schemas import Mode, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.service.live import client_of, warm
+from tests.service.live import client_of, client_of_folder, warm
 from tests.service.test_swap import flip
 from tests.support.asking import ask
 from tests.support.tampering import copy_of, edit_manifest, resign
@@ -184,7 +183,7 @@ def test_a_service_of_short_queries_becomes_ready(tmp_path: Path) -> None:
     odd = odd_bundle(tmp_path / "odd", texts)
     for longest in (1, 7, 12):
         ready, settings = Event(), SETTINGS.model_copy(update={"max_query_chars": longest})
-        with TestClient(create_app(odd.path, settings, on_ready=ready.set)) as client:
+        with client_of_folder(odd.path, settings, on_ready=ready.set) as client:
             assert ready.wait(60)
             for example in client.get("/info").json().get("examples", []):
                 assert client.post("/search", json={"query": example}).status_code == 200, example

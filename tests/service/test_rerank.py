@@ -21,6 +21,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from tests.client.scripted import Scripted, answer
 from tests.service.conftest import SETTINGS
+from tests.service.live import client_of_folder
 from tests.service.test_swap import flip, reload
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import wait_until
@@ -113,7 +114,7 @@ def test_a_service_gets_ready_answers_and_takes_a_new_version_while_the_model_is
     current.symlink_to(make_tiny_bundle(tmp_path / "old", documents=20).path)
     with unreachable() as url:
         settings = SETTINGS.model_copy(update={"rerank_url": url, "watch_s": 0})
-        with TestClient(create_app(current, settings, on_ready=ready.set)) as client:
+        with client_of_folder(current, settings, on_ready=ready.set) as client:
             assert ready.wait(60)
             assert client.get("/readyz").status_code == 200
             assert not caplog.records

@@ -138,9 +138,11 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 import lightretriever.service.cli
 import lightretriever.service.serving.server
+from lightretriever.service.collections.collections import Collections
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-with TestClient(create_app(Path(sys.argv[1]), Settings(deadline_ms=60_000, warm_up_queries=1))) as client:
+settings = Settings(deadline_ms=60_000, warm_up_queries=1)
+with Collections.open({"one": Path(sys.argv[1])}, settings) as opened, TestClient(create_app(opened)) as client:
     assert client.post("/search", json={"query": "play music"}).json()["hits"]
     assert client.get("/").status_code == 200
 heavy = {"torch", "transformers", "peft", "accelerate", "safetensors", "pyserini"}

@@ -17,13 +17,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.service.collections import swap
-from lightretriever.service.collections.swap import EngineHolder
+from lightretriever.service.collections import collections
+from lightretriever.service.collections.collections import EngineHolder, freeze_gc
 from lightretriever.service.errors import BundleRefusedError, NotReadyError, SearchFailedError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.serving.server import freeze_gc
 from lightretriever.service.settings import Settings
+from tests.service.live import client_of_folder
 from tests.support.legs import GatedLeg
 from tests.support.tampering import edit_manifest, resign
 from tests.support.tiny import TinyDocument, make_tiny_bundle
@@ -87,7 +87,7 @@ def swaps(client: TestClient) -> tuple[float, float]:
 
 @pytest.fixture
 def client(current: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(current, SETTINGS)) as client:
+    with client_of_folder(current, SETTINGS) as client:
         yield client
 
 
@@ -95,7 +95,6 @@ def test_an_engine_that_was_there_when_the_process_settled_is_freed(
     client: TestClient, current: Path, versions: dict[str, Path]
 ) -> None:
     serving: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
-    serving.on_closed = freeze_gc
     engine = serving.engine
     engine.itself = engine  # type: ignore[attr-defined]  # only the collector can end it
     first = weakref.ref(engine)
@@ -216,7 +215,7 @@ def test_a_folder_that_changes_while_it_is_opened_is_refused(
     folder, other = tmp_path / "bundle", tmp_path / "other"
     shutil.copytree(versions["one"], folder)
     shutil.copytree(versions["two"], other)
-    with TestClient(create_app(folder, SETTINGS)) as client:
+    with client_of_folder(folder, SETTINGS) as client:
         opened = SearchEngine.open
 
         def exchange(*arguments: Any, **options: Any) -> SearchEngine:
@@ -244,7 +243,7 @@ def test_the_folder_is_watched(versions: dict[str, Path], tmp_path: Path, way: s
         folder.symlink_to(versions["one"])
     else:
         shutil.copytree(versions["one"], folder)
-    with TestClient(create_app(folder, SETTINGS.model_copy(update={"watch_s": 0.5}))) as client:
+    with client_of_folder(folder, SETTINGS.model_copy(update={"watch_s": 0.5})) as client:
         assert served(client) == "one"
         if way == "link":
             flip(folder, versions["two"])
@@ -286,7 +285,7 @@ def test_it_stops_while_a_bundle_warms_up(
         warm_up(engine, stop, share)
 
     monkeypatch.setattr(SearchEngine, "warm_up", slow)
-    with TestClient(create_app(current, SETTINGS)) as client:
+    with client_of_folder(current, SETTINGS) as client:
         serving: EngineHolder = client.app.state.collections.first  # type: ignore[attr-defined]
         flip(current, versions["two"])
         assert client.portal is not None
@@ -307,7 +306,7 @@ def test_an_error_nobody_thought_of_does_not_end_the_watch(
         close(engine)
         raise RuntimeError("no thought was given to this")
 
-    with TestClient(create_app(current, SETTINGS)) as client:
+    with client_of_folder(current, SETTINGS) as client:
         with monkeypatch.context() as patched:
             patched.setattr(SearchEngine, "close", fail)
             flip(current, versions["two"])
@@ -325,8 +324,8 @@ def test_a_bundle_that_was_refused_is_tried_again_later_and_when_its_permissions
 ) -> None:
     failed = threading.Event()
     two = Path(shutil.copytree(versions["two"], tmp_path / "two"))
-    monkeypatch.setattr(swap, "_RETRY_S", 3600 if touched else 0.5)
-    with TestClient(create_app(current, SETTINGS.model_copy(update={"watch_s": 0.2}))) as client:
+    monkeypatch.setattr(collections, "_RETRY_S", 3600 if touched else 0.5)
+    with client_of_folder(current, SETTINGS.model_copy(update={"watch_s": 0.2})) as client:
         assert served(client) == "one"
         with monkeypatch.context() as patched:
             patched.setattr(SearchEngine, "open", too_many_files(failed))
@@ -351,7 +350,7 @@ def test_a_folder_that_can_not_be_looked_into_now_is_no_other_bundle(
     versions: dict[str, Path], current: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looked = threading.Event()
-    with TestClient(create_app(current, SETTINGS.model_copy(update={"watch_s": 0.1}))) as client:
+    with client_of_folder(current, SETTINGS.model_copy(update={"watch_s": 0.1})) as client:
         assert served(client) == "one"
         with monkeypatch.context() as patched:
             patched.setattr(os, "scandir", too_many_files(looked))

@@ -156,4 +156,4 @@ def test_missing_packages_are_named(engine: SearchEngine, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     with raises(SettingsError, naming="OTEL_EXPORTER_OTLP_ENDPOINT"):
-        create_app(Path("none"))
+        create_app(engine)
