@@ -16,11 +16,7 @@ def serve(
         typer.Argument(help="The bundle's folder, or NAME=FOLDER for each of several collections.", show_default=False),
     ],
     host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on; of a name, all of them. unix:PATH: a Unix socket. fd:N: one that is open "
-            "already, as by systemd."
-        ),
+        str, typer.Option(help="Address to listen on; of a name, all of them. unix:PATH: a Unix socket.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
     workers: Annotated[

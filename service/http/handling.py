@@ -1,9 +1,15 @@
-"""How a route admits a request, if there is room, and answers it, in the event loop or in a thread of the engine."""
+"""How a route admits a request, if there is room, and answers it: light searches in the event loop, everything else in
+a pool of threads.
+
+A hand-over to a thread and back costs more than a light search gains by it, as Python runs one thread at a time. But a
+call in the event loop can't be abandoned: while something of a collection is slow or hangs, all go to the threads.
+"""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel
@@ -15,11 +21,12 @@ from lightretriever.service.errors import DeadlineError, NotFoundError, Overload
 from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.http.api_keys import ApiKeys, KeyScope
 from lightretriever.service.http.json import JSON, json_response, read_body
-from lightretriever.service.http.lanes import LIGHT_S, Recent, is_light
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import Plain, SearchRequest
 from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.filters import count_values
 from lightretriever.service.search.parts import REQUESTS
+from lightretriever.service.search.request import candidates_of
 
 if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing
@@ -32,6 +39,23 @@ _REFUSALS: Final = 400
 """Refusals a second, so that clients that try again at once leave the processor to those that are admitted."""
 
 _MAX_PAUSE_S: Final = 1.0
+
+LIGHT_S: Final = 0.005
+"""Light searches are answered in the event loop as long as they take less than so many seconds of a processor."""
+
+STALL_S: Final = 0.5
+"""After a search that took so many seconds by the clock, the next goes to a thread: it may have waited for a disk."""
+
+MAX_LIGHT_BYTES: Final = 4096
+"""Largest body of a light search."""
+
+_MAX_CHARACTERS: Final = 500
+_MAX_HITS: Final = 100
+_MAX_VALUES: Final = 50  # of a filter
+_LEG_FIELDS: Final = {"query", "mode", "task", "fusion", "candidates", "filter"}
+_PAGE_FIELDS: Final = {"k", "offset", "fields", "deadline_ms", "allow_partial"}
+_HEAVY_FIELDS: Final = tuple(SearchRequest.model_fields.keys() - _LEG_FIELDS - _PAGE_FIELDS)
+_SHARE: Final = 1 / 16
 
 
 class Admission:
@@ -64,6 +88,26 @@ class Admission:
             self.admitted -= 1
 
 
+class Recent:
+    """The processor time of a collection's light searches: a moving average over some 16, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = float("inf")
+        """Infinite before the first one, and after one that took `STALL_S`."""
+
+    def measure(self, answer: Callable[[], T], clock: StageClock) -> T:
+        """Answer a search and count its processor time, with that of the calls that it handed to other threads. Short
+        waits for Python's lock or for a processor are no property of a search."""
+        started, began = perf_counter(), thread_time()
+        try:
+            return answer()
+        finally:
+            took = thread_time() - began + clock.handed_s
+            mean = self.seconds if self.seconds < float("inf") else took
+            stalled = perf_counter() - started >= STALL_S
+            self.seconds = float("inf") if stalled else mean + _SHARE * (took - mean)
+
+
 class AppState:
     """What requests share."""
 
@@ -76,12 +120,7 @@ class AppState:
         self.tracing = tracing
         self.watched: list[WatchedFile[Any]] = [] if self.keys is None else [self.keys]
         """Files that are read again when they change, beside the rules of collections."""
-
-        self._recent: dict[str, Recent] = {}
-
-    def recent(self, collection: str) -> Recent:
-        """Return how long the light searches of a collection took lately."""
-        return self._recent.setdefault(collection, Recent())
+        self.recent: defaultdict[str, Recent] = defaultdict(Recent)
 
 
 def holder_of(request: Request) -> EngineHolder:
@@ -135,11 +174,29 @@ async def answered(request: Request, work: Callable[[SearchEngine, StageClock], 
         return await in_thread(engine, clock, lambda: json_response(work(engine, clock)))
 
 
+def is_light(request: SearchRequest, engine: SearchEngine) -> bool:
+    """True if a search is plain, filtered or fused, of few hits and words, and the engine neither waits for a cluster
+    or a reranking model nor replays what others write, and has no call that hangs."""
+    parts, settings = engine.parts, engine.settings
+    return (
+        request.query is not None
+        and len(request.query) <= _MAX_CHARACTERS
+        and not any(getattr(request, name) for name in _HEAVY_FIELDS)
+        and request.offset + request.k <= _MAX_HITS
+        and candidates_of(request, settings) <= max(settings.candidates, _MAX_HITS)
+        and (request.filter is None or count_values(request.filter) <= _MAX_VALUES)
+        and parts.backends.cluster is None
+        and parts.backends.live is None
+        and not parts.executor.abandoned
+        and (parts.reranker is None or request.rerank is False)
+    )
+
+
 async def search_answered(request: Request, read: Callable[[], SearchRequest], *, small: bool = True) -> Response:
     """Answer a search in the event loop if it is light, else in a thread, which reads what is not `small`, too."""
     clock = clock_of(request)
     async with admitted(request) as engine:
-        recent = state_of(request).recent(holder_of(request).name)
+        recent = state_of(request).recent[holder_of(request).name]
 
         def answer(search: SearchRequest) -> Response:
             return json_response(engine.answer(search, clock))

@@ -1,7 +1,6 @@
 """What every request has: an id, headers of its answer, metric, trace, log line, and a problem for an error."""
 
 import asyncio
-import ipaddress
 import logging
 import random
 import re
@@ -31,6 +30,7 @@ _HEADERS: Final = (
 )
 _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _MAX_PATH: Final = 200
+_MAX_ADDRESS: Final = 45
 
 
 class Application:
@@ -91,7 +91,7 @@ class _Answer:
             "request_id": self.request_id,
             "method": scope["method"],
             "path": shortened(scope["path"], _MAX_PATH),
-            "client": _address((scope.get("client") or ("",))[0]),
+            "client": shortened((scope.get("client") or ("",))[0].removeprefix("::ffff:"), _MAX_ADDRESS),
         }
         """The fields of the log line, to which others are added, such as the legs and their backends."""
         self._seconds: float | None = None
@@ -112,15 +112,6 @@ class _Answer:
         metrics.request(route, self.status).observe(seconds)
         self.log_fields["status"], self.log_fields["ms"] = self.status, round(seconds * 1e3, 3)
         _log.info("request", extra=self.log_fields)
-
-
-def _address(host: str) -> str:
-    """Return a client's address, of an IPv4-mapped IPv6 address the IPv4 one; `unknown` for what is no address."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return "unknown"
-    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _refusal(error: ServiceError, metrics: Metrics, scope: Scope) -> Response:

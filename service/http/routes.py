@@ -5,8 +5,12 @@ themselves, so FastAPI's request handling would add nothing and cost as much as 
 """
 
 import asyncio
+import base64
+import hashlib
 import platform
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +24,7 @@ from lightretriever.service.errors import BundleRefusedError, NotFoundError, Not
 from lightretriever.service.http import documents
 from lightretriever.service.http.handling import (
     COLLECTION,
+    MAX_LIGHT_BYTES,
     admitted,
     answered,
     begin,
@@ -31,14 +36,12 @@ from lightretriever.service.http.handling import (
     state_of,
 )
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address
-from lightretriever.service.http.lanes import MAX_LIGHT_BYTES
 from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, describe
-from lightretriever.service.http.pages import read_page
 from lightretriever.service.search.engine import SearchEngine
 
 router = APIRouter(default_response_class=Response)
 
-_PAGE: Final = read_page(Path(__file__).parents[1] / "static" / "page.html")
+_PART: Final = re.compile(r'<link rel="stylesheet" href="(?P<style>[^"]+)">|<script src="(?P<script>[^"]+)"></script>')
 _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
 _RELOAD: Final = (*KEY, NotFoundError, BundleRefusedError, NotReadyError)
 _FIELDS: Final = schemas.SearchRequest.model_json_schema()["properties"]
@@ -163,6 +166,31 @@ async def reload(request: Request) -> Response:
 async def page(request: Request) -> Response:
     """Return a page that searches as you type."""
     return _PAGE()
+
+
+def _read_page(path: Path) -> Callable[[], Response]:
+    """Return what makes a page's answer, with the scripts and styles inline that it names (`src`, `href`). The policy
+    lists their hashes, so an injected script never runs. OSError for a missing part."""
+
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+
+    def inlined(part: re.Match[str]) -> str:
+        tag = str(part.lastgroup)
+        content = f"\n{(path.parent / part[tag]).read_text('utf-8')}"
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest())
+        hashes[tag].append(f"'sha256-{digest.decode()}'")
+        return f"<{tag}>{content}</{tag}>"
+
+    html = _PART.sub(inlined, path.read_text("utf-8"))
+    policy = (
+        f"default-src 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {"content-security-policy": policy, "cache-control": "no-cache"}
+    return partial(Response, html.encode(), headers=headers, media_type="text/html")
+
+
+_PAGE: Final = _read_page(Path(__file__).parents[1] / "static" / "page.html")
 
 
 def _warnings(engine: SearchEngine) -> Iterator[str]:

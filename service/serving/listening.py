@@ -1,4 +1,4 @@
-"""The sockets that the service listens on: all addresses of a host, a Unix socket, or a socket that is open already."""
+"""The sockets that the service listens on: all addresses of a host, or a Unix socket."""
 
 import errno
 import resource
@@ -13,25 +13,20 @@ BACKLOG: Final = 2048
 _MAX_SOCKETS: Final = 128
 _UNIX: Final = "unix:"
 _WRITE_TIMEOUT_MS: Final = 10_000
-_OPEN: Final = "fd:"
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     """Listen on every address of a host, such as 127.0.0.1 and ::1 of localhost, all on one port; port 0 takes a free
-    one. A host `unix:PATH` is a Unix socket, which is removed afterwards, and `fd:N` a socket on which whoever started
-    the process listens already, such as systemd. OSError, and ValueError for what is no name.
+    one. A host `unix:PATH` is a Unix socket, which is removed afterwards. OSError, and ValueError for what is no name.
 
     libuv accepts one connection by each socket in a turn of the event loop, and under load a turn is long. So each
     socket is there several times: 128 together, or a sixteenth of the files that the process may open. The kernel
     closes a connection whose client reads nothing for 10 s (Linux only), not to hold the rest of the answer.
     """
     path = host.removeprefix(_UNIX) if host.startswith(_UNIX) else None
-    if path is not None:
-        listeners = [_unix(path)]
-    else:
-        listeners = [_open(host.removeprefix(_OPEN))] if host.startswith(_OPEN) else _internet(host, port)
+    listeners = _internet(host, port) if path is None else [_unix(path)]
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     for listener in listeners:
         if option is not None and listener.family != socket.AF_UNIX:
@@ -53,20 +48,8 @@ def address_of(scheme: str, host: str, listeners: Sequence[socket.socket]) -> st
     """Return the address to print."""
     if listeners[0].family == socket.AF_UNIX:
         return f"{_UNIX}{listeners[0].getsockname()}"
-    if host.startswith(_OPEN):
-        host = str(listeners[0].getsockname()[0])
     name = f"[{host}]" if ":" in host else host
     return f"{scheme}://{name}:{listeners[0].getsockname()[1]}"
-
-
-def _open(number: str) -> socket.socket:
-    if not (number.isascii() and number.isdigit()):
-        raise ValueError("expected the number of an open socket, as in fd:3")
-    listener = socket.socket(fileno=int(number))
-    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        listener.close()
-        raise OSError(errno.EINVAL, "nobody listens on this socket")
-    return listener
 
 
 def _internet(host: str, port: int) -> list[socket.socket]:

@@ -49,7 +49,7 @@ def run(
 
     0 after a graceful stop; 2, with one line on stderr, if the address or the file of API keys can't be used or the
     bundle is bad. Port 0 takes a free one. Prints the address on stdout when the service is ready. `workers` is the
-    number of processes; None: as many as `automatic_workers` says, which is logged.
+    number of processes; None: as many as `automatic_workers` says.
     """
     _one_arena()
     chosen = settings or Settings()
@@ -62,14 +62,10 @@ def run(
                 _log.warning("no document can be written without API keys: name their file, api_keys_file")
             listeners = _listen(stack, host, port, chosen)
             address = address_of("http" if chosen.tls_certificate_file is None else "https", host, listeners)
-            if workers is None:
-                workers, reason = automatic_workers(chosen)
-                if reason is not None:
-                    _log.info("fewer processes than processors", extra={"processes": workers, "reason": reason})
-            if workers > 1:
-                run_workers(
-                    bundles, chosen, listeners, workers, f"{ready_line(bundles)} in {workers} processes at {address}"
-                )
+            count = automatic_workers(chosen) if workers is None else workers
+            if count > 1:
+                line = f"{ready_line(bundles)} in {count} processes at {address}"
+                run_workers(bundles, chosen, listeners, count, line)
                 return 0
             with Collections.open(bundles, chosen) as collections:
                 serve(collections, listeners, partial(announce, f"{ready_line(bundles)} at {address}"))
@@ -161,7 +157,7 @@ def _listen(stack: ExitStack, host: str, port: int, settings: Settings) -> list[
     try:
         return stack.enter_context(listening(host, port))
     except OSError as error:
-        where = host if host.startswith(("unix:", "fd:")) else f"{host} port {port}"
+        where = host if host.startswith("unix:") else f"{host} port {port}"
         taken = error.errno == errno.EADDRINUSE and where != host
         remedy = "Stop what listens there, or name another port: --port 0 takes a free one." if taken else ""
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or errno.EINVAL)

@@ -94,27 +94,15 @@ class _Supervisor(Multiprocess):
                 announce(self._line)
 
 
-def automatic_workers(
-    settings: Settings, granted: int | None = None, memory: int | None = None
-) -> tuple[int, str | None]:
-    """Return the number of processes to serve with, and the reason for fewer than processors, if there is one.
-
-    One for each of the `granted` processors, None: those that the system and the cgroup grant; at most 4, and one for
-    each 512 MiB of `memory`, in bytes; one where a model or written documents are each process's own.
-    """
-    wanted = min(_MAX_WORKERS, processors() if granted is None else granted)
-    if wanted == 1:
-        return 1, None
-    if settings.recipe is not None:
-        return 1, "each process would load the model of the recipe"
-    if settings.live is not None:
-        return 1, "each process keeps what was written in its own memory"
-    try:
+def automatic_workers(settings: Settings) -> int:
+    """Return the number of processes to serve with: one for each processor that the system and the cgroup grant, at
+    most 4, and one for each 512 MiB of memory; one where a model or written documents are each process's own, and where
+    there is no temporary folder for the metrics that processes share."""
+    with suppress(OSError):
         gettempdir()
-    except OSError:
-        return 1, "there is no temporary folder for the metrics that processes share"
-    fitting = max(1, (memory_bytes() if memory is None else memory) // _WORKER_BYTES)
-    return (fitting, f"each needs {_WORKER_BYTES >> 20} MiB of memory") if fitting < wanted else (wanted, None)
+        if settings.recipe is None and settings.live is None:
+            return max(1, min(_MAX_WORKERS, processors(), memory_bytes() // _WORKER_BYTES))
+    return 1
 
 
 def run_workers(

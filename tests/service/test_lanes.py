@@ -15,8 +15,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import OverloadedError
 from lightretriever.service.http.app import create_app
-from lightretriever.service.http.handling import Admission
-from lightretriever.service.http.lanes import LIGHT_S, STALL_S, Recent, is_light
+from lightretriever.service.http.handling import LIGHT_S, STALL_S, Admission, Recent, is_light
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -138,7 +137,7 @@ def test_light_searches_wait_for_no_others(slow: tuple[SearchEngine, GatedLeg]) 
             return httpx2.post(url + path, json=body, timeout=90)
 
         assert ask("/search", {"query": "music"}).status_code == 200  # in a thread: nothing is known
-        app.state.recent("default").seconds = 0.0
+        app.state.recent["default"].seconds = 0.0
         busy = [pool.submit(ask, "/search", wide), pool.submit(ask, "/search/batch", {"searches": [wide] * 2})]
         for _ in range(2):
             assert leg.entered.acquire(timeout=60)
@@ -274,7 +273,7 @@ def test_of_those_that_come_in_one_turn_as_many_are_answered_as_may_wait(narrow:
             return [answer.status_code for answer in await asyncio.gather(*asked)]
 
     app = create_app(narrow)
-    app.state.recent("default").seconds = 0.0
+    app.state.recent["default"].seconds = 0.0
     assert Counter(asyncio.run(turn())) == {200: WORKING + WAITING, 503: count - WORKING - WAITING}
-    assert 0 < app.state.recent("default").seconds < LIGHT_S
+    assert 0 < app.state.recent["default"].seconds < LIGHT_S
     assert app.state.admission.admitted == 0

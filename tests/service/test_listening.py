@@ -19,7 +19,7 @@ from lightretriever.service.serving.config import Loop, check_tls
 from lightretriever.service.serving.listening import address_of, listening
 from lightretriever.service.serving.server import EXIT_ERROR, run
 from lightretriever.service.settings import Settings
-from tests.service.process import ROOT, Server
+from tests.service.process import Server
 from tests.support.certificates import openssl, self_signed
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
@@ -111,41 +111,6 @@ def test_a_file_is_no_socket_that_was_left(tiny_bundle: Bundle, tmp_path: Path) 
     (tmp_path / "file").write_text("kept")
     refuse(f"unix:{tmp_path}/file")
     assert (tmp_path / "file").read_text() == "kept"
-
-
-def test_a_socket_that_is_open_already_is_taken(tiny_bundle: Bundle) -> None:
-    """As systemd passes one: it listens before the service is there, so that no connection is refused."""
-    with socket.create_server(("127.0.0.1", 0)) as opened:
-        address, port = opened.getsockname()
-        command = [sys.executable, "-m", "lightretriever.service.cli", "serve", str(tiny_bundle.path), "--workers", "1"]
-        with (
-            subprocess.Popen(
-                [*command, "--host", f"fd:{opened.fileno()}"],
-                cwd=ROOT,
-                env={**os.environ, "LIGHTRETRIEVER_DEADLINE_MS": "60000", "LIGHTRETRIEVER_WARM_UP_QUERIES": "3"},
-                pass_fds=[opened.fileno()],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            ) as process,
-            httpx2.Client(base_url=f"http://{address}:{port}", timeout=60) as client,
-        ):
-            assert client.post("/search", json={"query": "music"}).json()["hits"]  # sent before the service was there
-            assert process.stdout is not None
-            assert process.stdout.readline().endswith(f" at http://{address}:{port}\n")
-            process.terminate()
-            assert process.wait(60) == 0
-
-
-def test_what_is_no_open_socket_is_refused(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("w") as file:
-        number = os.dup(file.fileno())
-        refuse(f"fd:{number}")
-        os.close(number)
-    refuse(f"fd:{number}")
-    with socket.socket() as idle:
-        refuse(f"fd:{os.dup(idle.fileno())}")
-    refuse("fd:three", kind=ValueError)
 
 
 PASSWORD = "correct horse"
