@@ -20,12 +20,6 @@ function conditions(without) {
   return [...values, ...ranges];
 }
 
-// A condition that every document meets: without a query, the service lists what a filter lets through.
-function everything() {
-  const [field] = Object.keys(declared);
-  return field === undefined ? [] : [{ or: [{ field, exists: true }, { field, exists: false }] }];
-}
-
 function filterOf(all) {
   return all.length ? { filter: { and: all } } : {};
 }
@@ -84,7 +78,7 @@ function buildFilters(fields) {
     const values = make("div", "values"), inputs = {}, group = make("fieldset", "", make("legend", "", label(field)), values);
     if (kind !== "keyword") for (const end of ["from", "to"]) inputs[end] = boundInput(values, field, kind, end);
     group.hidden = kind === "keyword"; // until there are values
-    groups.set(field, { group, values, inputs, seen: [] });
+    groups.set(field, { group, values, inputs });
   }
   byId("fields").replaceChildren(...[...groups.values()].map(({ group }) => group));
   writeInputs();
@@ -97,13 +91,12 @@ function boundInput(place, field, kind, end) {
   return input;
 }
 
-// Shows the values with their counts: those chosen in any case, and where nothing is found, those seen last.
+// Shows the values with their counts: those chosen in any case.
 function showFilters(counts) {
   const focused = document.activeElement?.dataset.of;
-  for (const [field, part] of groups) {
+  for (const [field, { group, values }] of groups) {
     if (declared[field] !== "keyword") continue;
-    const { group, values } = part, found = new Map((counts[field] || []).map(({ value, count: times }) => [value, times]));
-    if (found.size) part.seen = [...found.keys()]; else for (const value of part.seen) found.set(value, 0);
+    const found = new Map((counts[field] || []).map(({ value, count: times }) => [value, times]));
     for (const value of chosen.get(field) || []) if (!found.has(value)) found.set(value, 0);
     const shown = [...found].filter(([value], i) => i < MOST_VALUES || chosen.get(field)?.has(value));
     values.replaceChildren(...shown.map(([value, times]) => valueElement(field, value, times)));
@@ -118,9 +111,9 @@ function showFilters(counts) {
 function showPanel(wanted) {
   const number = conditions().length, useful = [...groups.values()].some(({ group }) => !group.hidden);
   const needed = (wanted && useful) || number > 0;
-  byId("filters").hidden = byId("unfold").hidden = !needed;
+  byId("filters").hidden = !needed;
   byId("unfiltered").hidden = number === 0;
-  byId("unfold").textContent = number ? `Filters (${number})` : "Filters";
+  byId("filters").querySelector("summary").textContent = number ? `Filters (${number})` : "Filters";
   document.body.classList.toggle("filterable", needed);
 }
 
@@ -132,10 +125,7 @@ function valueElement(field, value, times) {
   return make("label", times ? "value" : "value none", box, make("span", "name", value || "(empty)"), " ", amount);
 }
 
-byId("unfold").addEventListener("click", () => {
-  const open = byId("filters").classList.toggle("open");
-  byId("unfold").setAttribute("aria-expanded", String(open));
-});
+byId("filters").open = matchMedia("(min-width: 58rem)").matches;
 byId("unfiltered").addEventListener("click", () => {
   chosen.clear();
   bounds.clear();

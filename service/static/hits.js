@@ -34,11 +34,6 @@ function textElement(part, name) {
   return box;
 }
 
-// What tokenizers put before a piece: Ġ or ▁ for a space, ## for none.
-function piece(token) {
-  return token.replace(/^(?:Ġ|▁|##)(?=.)/u, "");
-}
-
 function shareCell(leg, share, highest) {
   const bar = make("span", share < 0 ? "bar below" : "bar", fill(highest > 0 ? Math.abs(share) / highest : 0, leg));
   bar.setAttribute("aria-hidden", "true");
@@ -46,33 +41,13 @@ function shareCell(leg, share, highest) {
   return make("td", "", make("div", share ? "share" : "share nothing", ...parts));
 }
 
-// A mark for what a document has by meaning alone: none of its words is the same.
-function byMeaning(added) {
-  return added ? [hidden(", "), make("span", "meaning", "added by meaning")] : [];
-}
-
-// What one token or term of a word adds, and what it is.
-function part(leg, share, name, said, added = false) {
-  const adds = make("b", "", share === null ? "–" : number(share));
-  return make("li", `leg ${leg}`, hidden(`${LEGS[leg]} `), adds, " ", make("i", "", piece(name)), said, ...byMeaning(added));
-}
-
-const PARTS = {
-  dense: ({ tokens }) => tokens.map(({ dense, token, weight }) => part("dense", dense, token, weight === 1 ? "" : ` × ${number(weight)}`)),
-  sparse: ({ terms }) => terms.map(({ sparse, text, impact, weight, added }) => (
-    part("sparse", sparse, text, impact === 0 ? ", not in the document" : weight === 1 ? "" : `, impact ${impact} × ${number(weight)}`, added)
-  )),
-};
-const NO_PARTS = { dense: "The model has no token of it.", sparse: "A stop word or a sign, which the leg leaves out." };
-
-// A word with its shares. It unfolds into the tokens of its share of the dense score, and the terms of the other.
+// A word with its shares. A document that has it by meaning alone has none of its forms.
 function wordRow(word, legs, highest) {
-  const parts = Object.fromEntries(legs.map((leg) => [leg, PARTS[leg](word)]));
-  const items = legs.flatMap((leg) => (parts[leg].length ? parts[leg] : [make("li", `leg ${leg}`, NO_PARTS[leg])]));
   const times = word.count > 1 ? [make("small", "", ` × ${word.count}`)] : [];
-  const name = make("summary", "", word.word, ...times, ...byMeaning(word.added));
-  const head = Object.assign(make("th", "", make("details", "word", name, make("ul", "", ...items))), { scope: "row" });
-  return make("tr", "", head, ...legs.map((leg) => shareCell(leg, parts[leg].length ? word[leg] : null, highest[leg])));
+  const mark = word.added ? [hidden(", "), make("span", "meaning", "added by meaning")] : [];
+  const head = Object.assign(make("th", "", word.word, ...times, ...mark), { scope: "row" });
+  const known = { dense: word.tokens.length, sparse: word.terms.length }; // 0 where the leg leaves the word out
+  return make("tr", "", head, ...legs.map((leg) => shareCell(leg, known[leg] ? word[leg] : null, highest[leg])));
 }
 
 // The words in their order, with what each adds to each leg's score.
@@ -93,23 +68,10 @@ function why(hit) {
     if (fusion.feedback) shares.push(`${number(fusion.feedback)} for being like the first hit`);
     said.push(`Score ${number(hit.score)} = ${shares.join(" + ")}`);
   }
-  const terms = facts.bundle.vocabulary === "words" ? "words" : "terms";
-  if (coverage !== undefined) said.push(`Title and text have ${Math.round(100 * coverage)} % of the query's ${terms}.`);
+  if (coverage !== undefined) said.push(`Title and text have ${Math.round(100 * coverage)} % of the query's terms.`);
   for (const leg of legs) if (!divided.includes(leg)) said.push(`The ${leg} score is not divided among the words.`);
   const table = divided.length ? [wordTable(words, divided)] : [];
-  const ask = makeButton("", () => showTerms(hit.id, ask), "All terms of this document");
-  return make("details", "why", make("summary", "", "Why this hit?"), ...said.map((text) => make("p", "", text)), ...table, ask);
-}
-
-function showTerms(id, button) {
-  call(`terms/${encodeURIComponent(id)}`).then(({ terms }) => {
-    const items = terms.map(({ text, impact, in_text: own }) => (
-      make("li", own ? "" : "added", `${piece(text)} ${impact}`, ...(own ? [] : [hidden(", added by meaning")]))
-    ));
-    const added = terms.filter((term) => !term.in_text).length;
-    const told = `${terms.length} terms with their impacts` + (added ? `; ${added} of them, in colour, are not in the text: they were added by meaning.` : ".");
-    button.replaceWith(make("p", "", told), make("ul", "terms", ...items));
-  }).catch(tell);
+  return make("details", "why", make("summary", "", "Why this hit?"), ...said.map((text) => make("p", "", text)), ...table);
 }
 
 // The score as one bar, made of what each leg adds to it, beside the best hit's; and what each leg says of the hit. The
@@ -133,8 +95,7 @@ function hitElement(hit, best) {
   const heading = make("h2", "", make("span", "rank", `${hit.rank} `)), left = make("div", "", heading);
   if (title) shorten(heading, title); else heading.append(hit.id);
   const facts = Object.entries(others).map(([name, value]) => `${label(name)}: ${show(value)}`);
-  const more = hit.group?.candidates - 1, same = hit.group?.value === hit.fields.text ? "with the same text" : "of this file";
-  if (more > 0) facts.unshift(`${more} more ${same} among the candidates`);
+  if (hit.group?.candidates > 1) facts.unshift(`${hit.group.candidates - 1} more of this file among the candidates`);
   if (title && title.whole !== hit.id) facts.unshift(hit.id);
   if (facts.length) left.append(make("div", "facts", facts.join(" · ").slice(0, 200)));
   if (text) left.append(textElement(text, title ? title.text : hit.id));

@@ -84,8 +84,6 @@ async function learn() {
   buildFilters(filters);
   showMode();
   byId("legs").classList.toggle("sparse-alone", !hasDense());
-  byId("sparse-leg").textContent = `finds texts with the query's ${bundle.vocabulary === "tokens" ? "tokens" : "words"}, by their weights` +
-    (bundle.expanded ? "; words near to a text in meaning count, too" : "");
   byId("about").textContent = `${count(bundle.documents)} documents of ${bundle.corpus}` +
     (!hasDense() ? "." : `, encoded by ${bundle.model}${bundle.trained ? "." : " (not trained for retrieval)."}`) +
     (facts.rerank_top ? " A model reranks the first hits." : " No model in the query path.");
@@ -123,21 +121,21 @@ function isRanked() {
   return Boolean(query.value.trim()) || like !== null;
 }
 
-// With an empty box, filters list what matches them. Without filters, all documents are listed where filters can be chosen.
+// With an empty box, filters list what matches them.
 function hasSearch() {
   return isRanked() || isFiltered();
 }
 
 // The searches that make the page: its hits; then one for each field with chosen values, whose counts are those without
 // its own condition: what another value would bring. While someone types, the last word is not finished. Passages of
-// files, as `lightretriever corpus` makes them, are shown file by file, and documents with the same text once.
+// files, as `lightretriever corpus` makes them, are shown file by file.
 function searches(mode) {
   const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value, facets = facetNames();
   const typing = facts.spelling && { spelling: "suggest", ...(!settled && { prefix: true }) };
   const ranked = isRanked(), wanted = like === null ? { query: text, ...typing } : { like };
-  const group_by = facts.fields.includes("path") ? "path" : "text";
-  const asked = { ...(ranked && { ...wanted, ...(mode === "hybrid" && fusion()) }), k, mode, ...filterOf(hasSearch() ? conditions() : everything()) };
-  const main = { ...asked, explain: ranked, snippets: SNIPPETS, ...(ranked && { group_by }), ...(facets.length && { facets }) };
+  const grouped = ranked && facts.fields.includes("path") && { group_by: "path" };
+  const asked = { ...(ranked && { ...wanted, ...(mode === "hybrid" && fusion()) }), k, mode, ...filterOf(conditions()) };
+  const main = { ...asked, explain: ranked, snippets: SNIPPETS, ...grouped, ...(facets.length && { facets }) };
   const { filter: _, ...unfiltered } = asked;
   const others = (field) => [...conditions(field), ...(ranked ? [] : [{ field, exists: true }])]; // something to list
   const counting = facets.filter((field) => chosen.has(field)).slice(0, facts.limits.max_batch - 1).map((field) => (
@@ -155,11 +153,11 @@ async function search(entry) {
   showMode();
   document.body.classList.toggle("busy", hasSearch());
   document.body.classList.toggle("asked", hasSearch());
-  if (!hasSearch()) { clear(); byId("welcome").hidden = false; }
+  if (!hasSearch()) { showFilters({}); clear(); byId("welcome").hidden = false; }
   try {
     if (stale) await learn();
     signal.throwIfAborted();
-    if (!hasSearch() && !everything().length) return;
+    if (!hasSearch()) return;
     const { main, counting } = searches(showMode()), all = [main, ...counting];
     const [answer, ...counted] = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", main, signal)];
     byId("access").hidden = true;
@@ -167,13 +165,12 @@ async function search(entry) {
     showPage(main, answer);
     const counts = { ...answer.facets };
     counting.forEach(({ facets: [field] }, i) => { counts[field] = counted[i].facets[field]; });
-    byId("welcome").hidden = hasSearch();
     byId("counted").textContent = `Counted among ${isRanked() ? "the candidates of this search" : "all documents that are listed"}.`;
     showFilters(counts);
   } catch (error) {
     if (signal.aborted) return;
     if (error.refused) stale = true;
-    if (!hasSearch() && error instanceof Trouble) return; // nobody has asked for the list of all
+    if (!hasSearch() && error instanceof Trouble) return; // nobody has asked for anything
     clear(true);
     byId("again").hidden = !error.again;
     tell(error);
@@ -185,7 +182,7 @@ async function search(entry) {
 function clear(panel = false) {
   shown = null;
   hits.replaceChildren();
-  for (const id of ["counted", "meant", "paging", "timings", "again", "welcome"]) byId(id).hidden = true;
+  for (const id of ["counted", "meant", "paging", "again", "welcome"]) byId(id).hidden = true;
   showPanel(panel);
   say("");
 }
@@ -203,8 +200,7 @@ function showMeant({ completions = [], searched, did_you_mean: meant, rules, exc
   if (meant !== undefined) parts.push("Did you mean ", queryLink(meant), "? ");
   const quoted = (texts) => texts.map((text) => `“${text}”`).join(", "), loose = Object.keys(phrases).filter((phrase) => !phrases[phrase]);
   if (rules?.synonyms?.length) parts.push(`Also searched for ${quoted(rules.synonyms.map(({ text }) => text))}. `);
-  const asText = excluded.reduce((text, word) => text.replace(`-${word}`, `"-${word}"`), query.value);
-  if (excluded.length) parts.push(`Without documents that have ${quoted(excluded)}. All documents: `, queryLink(asText), ". ");
+  if (excluded.length) parts.push(`Without documents that have ${quoted(excluded)}. `);
   if (loose.length) parts.push(`Documents need not have the phrase ${quoted(loose)}. `);
   byId("meant").replaceChildren(...parts);
   byId("meant").hidden = !parts.length;
@@ -222,39 +218,25 @@ function listed(links) {
 
 // The first page of a search.
 function showPage(body, answer) {
-  hits.replaceChildren();
   // A rare word or a code says little by its meaning; a document that has all words of the query is a match.
   const matches = answer.matched !== "none" || answer.hits.some((hit) => hit.explanation?.coverage === 1);
   shown = { body, answer, best: matches ? answer.hits[0]?.score : undefined, number: 0, most: answer.total === undefined ? Math.min(answer.candidates, facts.limits.candidates) : Math.min(answer.total, LISTED) };
   showMeant(answer);
   append(answer);
-  const stages = Object.entries(answer.timings_ms).filter(([, value]) => value !== null);
-  byId("timings").querySelector("dl").replaceChildren(...stages.map(([name, value]) => (
-    make("div", "", make("dt", "", name), make("dd", "", `${value.toFixed(2)} ms`))
-  )));
-  byId("timings").hidden = false;
 }
 
 function append(answer) {
-  const items = answer.hits.map((hit) => hitElement(hit, shown.best)), { candidates, degraded } = answer, lost = missing(degraded), all = count(candidates);
+  const items = answer.hits.map((hit) => hitElement(hit, shown.best)), lost = missing(answer.degraded);
   hits.append(...items);
   shown.number += items.length;
   if (items.length < HITS) shown.most = shown.number;
-  const { number, most } = shown, ms = answer.timings_ms.total.toFixed(1);
+  const unit = shown.body.group_by ? "files in" : "of", kind = answer.total === undefined ? "candidates, ranked" : "documents, listed";
+  const weak = shown.best === undefined ? "No document matches well; these are the nearest. " : "";
+  const told = `${weak}${count(shown.number)} ${unit} ${count(answer.candidates)} ${kind} in ${answer.timings_ms.total.toFixed(1)} ms.`;
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
-  const files = shown.body.group_by === "path", once = shown.body.group_by && answer.total === undefined && number < Math.min(candidates, facts.limits.candidates);
-  const unit = files ? "files in" : "of";
-  const weak = number && shown.best === undefined ? "No document matches well; these are the nearest. " : "";
-  const ranked = answer.total === undefined ? `candidates, ranked in ${ms} ms.` : `documents${isFiltered() ? " with these filters" : ""}, in ${ms} ms.`;
-  say((number ? `${weak}${count(number)} ${unit} ${all} ${ranked}` : nothing) + lost, Boolean(lost));
-  byId("paging").hidden = number === 0;
-  byId("more").hidden = number >= most;
-  const what = answer.total === undefined ? "candidates" : "documents";
-  byId("shown").textContent = number < most ? `${count(number)} ${unit} ${all} ${what} are shown.`
-    : files ? `All ${count(number)} files are shown.`
-    : once ? `All ${all} ${what} are shown, those with the same text once.`
-    : number === candidates ? `All ${all} ${what} are shown.`
-    : `The first ${count(number)} of ${all} ${what} are shown, as many as a search lists.`;
+  say((shown.number ? told : nothing) + lost, Boolean(lost));
+  byId("paging").hidden = shown.number >= shown.most;
+  byId("failed").textContent = "";
   return items[0];
 }
 
@@ -275,7 +257,7 @@ async function more() {
   } catch (error) {
     if (signal.aborted || shown !== before) return;
     tell(error);
-    byId("shown").textContent = error.message;
+    byId("failed").textContent = error.message;
   } finally {
     before.loading = false;
   }
@@ -310,19 +292,6 @@ function searchLike(id) {
   atOnce();
 }
 
-// "/" leads to the box, the arrows from the box through the hits and back, and Enter unfolds a hit: its whole text, or
-// why it is one. Elsewhere, and in an input method, keys do what they always do.
-function keyPressed(event) {
-  if (event.isComposing || event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target.matches("input:not([type=radio], [type=checkbox], [type=range])");
-  if (event.key === "/" && !typing) { event.preventDefault(); query.focus(); query.select(); return; }
-  if (event.key === "Enter" && event.target.matches("li.hit")) event.target.querySelector(".text button, summary")?.click();
-  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  const stops = [query, ...hits.children, ...(byId("more").checkVisibility() ? [byId("more")] : [])];
-  const place = stops.indexOf(event.target), next = place < 0 || !step ? null : stops[place + step];
-  if (next) { event.preventDefault(); next.focus(); }
-}
-
 byId("form").addEventListener("submit", (event) => { event.preventDefault(); settle(); search(false); });
 byId("access").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -339,7 +308,6 @@ query.addEventListener("change", settle);
 weight.addEventListener("input", () => { moved = true; showWeight(); soon(); });
 weight.addEventListener("change", settle);
 for (const radio of radios) radio.addEventListener("change", atOnce);
-document.addEventListener("keydown", keyPressed);
 addEventListener("hashchange", restore);
 showWeight();
 if (location.hash || location.search) restore(); else search(false);

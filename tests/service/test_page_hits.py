@@ -1,4 +1,4 @@
-"""Hits on the page, held against what the API answers: pages of them, the keys that lead through them, what scores
+"""Hits on the page, held against what the API answers: pages of them, what scores
 are made of, and the weights of the legs."""
 
 import re
@@ -20,10 +20,6 @@ pytestmark = pytest.mark.slow
 QUERY = "play music from the terminal"
 
 
-def shown(page: Page) -> Locator:
-    return page.locator("#shown")
-
-
 def test_more_appends_hits_in_the_order_of_the_api_until_all_are_there(page: Page, site: str) -> None:
     hits = page.locator("li.hit")
     for mode in ("Hybrid", "Dense", "Sparse"):
@@ -35,18 +31,17 @@ def test_more_appends_hits_in_the_order_of_the_api_until_all_are_there(page: Pag
         for number in range(10, total, 10):
             expect(hits).to_have_count(number)
             assert shown_ids(page) == ids(whole)[:number]
-            expect(shown(page)).to_have_text(f"{number} of {total} candidates are shown.")
             expect(page.get_by_role("status")).to_contain_text(f"{number} of {total} candidates, ranked in")
             with page.expect_response("**/search") as caught:
                 more(page).click()
             body = asked(caught.value.request)
             assert (body["offset"], body["k"]) == (number, min(10, total - number))
             expect(hits).to_have_count(min(number + 10, total))
+            expect(hits.nth(number)).to_be_focused()
         assert shown_ids(page) == ids(whole)
         ranks = [text.strip() for text in page.locator(".hit .rank").all_inner_texts()]
         assert ranks == [str(rank) for rank in range(1, total + 1)]
         expect(page.locator("li.hit .why")).to_have_count(total)
-        expect(shown(page)).to_have_text(f"All {total} candidates are shown.")
         expect(more(page)).to_be_hidden()
 
 
@@ -60,8 +55,7 @@ def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path
             more(page).click()
         expect(page.locator("li.hit")).to_have_count(limit)
         assert shown_ids(page) == ids(whole)
-        said = f"The first {limit} of {whole['candidates']} candidates are shown, as many as a search lists."
-        expect(shown(page)).to_have_text(said)
+        expect(page.get_by_role("status")).to_contain_text(f"{limit} of {whole['candidates']} candidates, ranked in")
         expect(more(page)).to_be_hidden()
 
 
@@ -101,7 +95,6 @@ def test_each_page_comes_once_and_only_to_the_ranking_it_is_of(page: Page, site:
         page.wait_for_timeout(100)
         assert shown_ids(page) == ids(whole)
         assert page.get_by_role("status").inner_text() == told
-        expect(shown(page)).to_have_text(f"10 of {whole['candidates']} candidates are shown.")
         page.unroute("**/search")
 
     def change(route: Route) -> None:
@@ -115,69 +108,13 @@ def test_each_page_comes_once_and_only_to_the_ranking_it_is_of(page: Page, site:
     page.route("**/search", change)  # as another version of the bundle may
     with page.expect_response(lambda response: "offset" not in asked(response.request)):  # all begins anew
         more(page).click()
-    expect(shown(page)).to_contain_text("10 of ")
+    expect(page.get_by_role("status")).to_contain_text("10 of ")
     assert shown_ids(page) == ids(answer_of(site, query=QUERY))
-
-
-def test_the_keys_lead_through_hits_and_pages_and_unfold_a_hit(page: Page) -> None:
-    search_for(page, QUERY)
-    hits, box = page.locator("li.hit"), page.get_by_role("searchbox")
-    box.dispatch_event("keydown", {"key": "ArrowDown", "isComposing": True})  # of an input method
-    expect(box).to_be_focused()
-    for number in range(10):
-        page.keyboard.press("ArrowDown")
-        expect(hits.nth(number)).to_be_focused()
-    page.keyboard.press("ArrowDown")
-    expect(more(page)).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(hits).to_have_count(20)
-    expect(hits.nth(10)).to_be_focused()
-    for number in range(9, -1, -1):
-        page.keyboard.press("ArrowUp")
-        expect(hits.nth(number)).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(hits.first.locator(".why table")).to_be_visible()
-    page.keyboard.press("Enter")
-    expect(hits.first.locator(".why table")).to_be_hidden()
-    expect(hits.first).to_be_focused()
-    page.keyboard.press("Tab")  # to "More like this"
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    expect(hits.first.locator(".why table")).to_be_visible()
-    # Within a hit the arrows do what they always do.
-    page.keyboard.press("ArrowDown")
-    expect(hits.first.locator(".why > summary")).to_be_focused()
-    hits.first.focus()
-    page.keyboard.press("ArrowUp")
-    expect(box).to_be_focused()
-    for width, height, query in ((1100, 500, "music"), (360, 780, "player")):
-        assert_never_covered(page, width, height, query)
-
-
-def assert_never_covered(page: Page, width: int, height: int, query: str) -> None:
-    """Assert that the frame of the focused hit lies below the search, and nothing of the hit before between them."""
-    page.set_viewport_size({"width": width, "height": height})
-    search_for(page, query)
-    for _ in range(10):
-        page.keyboard.press("ArrowDown")
-    scrolled = 0
-    for _ in range(8):
-        before = page.evaluate("scrollY")
-        page.keyboard.press("ArrowUp")
-        if page.evaluate("scrollY") == before:
-            continue  # it was in sight
-        scrolled += 1
-        search, previous, focused = page.evaluate(
-            """[byId("form"), document.activeElement.previousElementSibling, document.activeElement]
-            .map((element) => element.getBoundingClientRect()).map(({ top, bottom }) => ({ top, bottom }))"""
-        )
-        assert previous["bottom"] <= search["bottom"] <= focused["top"] - 4
-    assert scrolled > 2
 
 
 def word_of(hit: Locator, word: str) -> Locator:
     """The row of a word in the table of reasons."""
-    named = hit.page.locator("summary", has_text=re.compile(rf"^{word}(\W|$)"))
+    named = hit.page.locator("th", has_text=re.compile(rf"^{word}(\W|$)"))
     return hit.locator(".why tbody tr").filter(has=named)
 
 
@@ -203,7 +140,7 @@ def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str) -> None:
     rows = hit.locator(".why tbody tr")
     expect(rows).to_have_count(len(words))
     for row in rows.all():
-        word = words[row.locator("summary").inner_text().partition("\n")[0].partition(", added")[0]]
+        word = words[row.locator("th").inner_text().partition("\n")[0].partition(", added")[0]]
         dense, sparse = map(float, shown_shares(row))
         assert abs(dense - word["dense"]) < 0.001
         assert abs(sparse - word["sparse"]) < 0.51
@@ -213,23 +150,6 @@ def test_a_hit_says_what_its_scores_are_made_of(page: Page, site: str) -> None:
         f"{added['dense']:.3f} of the dense leg + {added['sparse']:.3f} of the sparse leg"
     )
     expect(hit.locator(".why")).to_contain_text(f"have {round(100 * explanation['coverage'])} % of the query's terms.")
-    button = word_of(hit, "terminal").locator("summary")
-    parts = word_of(hit, "terminal").locator("ul")
-    expect(parts).to_be_hidden()
-    button.press("Enter")
-    expect(parts).to_be_visible()
-    of_word = (words["terminal"]["tokens"], words["terminal"]["terms"])
-    for told, leg in zip(of_word, ("dense", "sparse"), strict=True):
-        shares = [float(text) for text in parts.locator(f".{leg} b").all_inner_texts()]
-        assert shares == pytest.approx([part[leg] for part in told], abs=0.51 if leg == "sparse" else 0.001)
-    button.press("Space")
-    expect(parts).to_be_hidden()
-    hit.get_by_role("button", name="All terms of this document").click()
-    terms = httpx2.get(f"{site}/terms/{hit.get_attribute('data-id')}", timeout=60).json()["terms"]
-    expect(hit.locator(".terms li")).to_have_count(len(terms))
-    expect(hit.locator(".terms li.added")).to_have_count(sum(not term["in_text"] for term in terms))
-    for unfolded in hit.locator(".word summary").all():
-        unfolded.click()
     assert serious(page) == []
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -250,9 +170,7 @@ def test_what_was_added_by_meaning_is_marked(page: Page, site: str) -> None:
         more(page).click()
     hit.get_by_text("Why this hit?").click()
     row = hit.locator(".why tbody tr").first
-    expect(row.locator("summary")).to_have_text(re.compile(rf"^{word}\W+added by meaning$"))
-    row.locator("summary").click()
-    expect(row.locator("ul .meaning")).to_have_text("added by meaning")
+    expect(row.locator("th")).to_have_text(re.compile(rf"^{word}\W+added by meaning$"))
 
 
 def test_words_are_explained_where_the_terms_are_words(browser: Browser, meaningful_bundle: Bundle) -> None:
@@ -260,17 +178,11 @@ def test_words_are_explained_where_the_terms_are_words(browser: Browser, meaning
         search_for(page, "the mended tyres of a bicycle")
         hit = page.locator("li.hit").first
         hit.get_by_text("Why this hit?").click()
-        expect(hit.locator(".why")).to_contain_text("have 100 % of the query's words.")
-        row = word_of(hit, "tyres")
-        row.locator("summary").click()
-        expect(row.locator("ul")).to_contain_text("tyre")
-        stop = word_of(hit, "the")
-        assert shown_shares(stop)[1] == "–"
-        stop.locator("summary").click()
-        expect(stop.locator("ul")).to_contain_text("A stop word or a sign, which the leg leaves out.")
+        expect(hit.locator(".why")).to_contain_text("have 100 % of the query's terms.")
+        assert shown_shares(word_of(hit, "the"))[1] == "–"  # a stop word
         search_for(page, "honey, brakes and bicycle")  # in the order of the API
         hit.get_by_text("Why this hit?").click()
-        expect(hit.locator(".word summary")).to_have_text(["honey", "brakes", "and", "bicycle", ","])
+        expect(hit.locator(".why tbody th")).to_have_text(["honey", "brakes", "and", "bicycle", ","])
 
 
 def test_a_bundle_without_a_dense_leg(page: Page, tmp_path: Path) -> None:
@@ -288,8 +200,6 @@ def test_a_bundle_without_a_dense_leg(page: Page, tmp_path: Path) -> None:
         assert "Dense" not in hit.inner_text()
         hit.get_by_text("Why this hit?").click()
         expect(hit.locator(".why thead th")).to_have_text(["Word", "Adds to the sparse score"])
-        hit.locator(".word summary").first.click()
-        expect(hit.locator(".word ul").first).to_be_visible()
 
 
 def test_the_bundles_own_weights_hold_until_the_slider_is_moved(page: Page, browser: Browser, site: str) -> None:
