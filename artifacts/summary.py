@@ -25,21 +25,7 @@ class Summary:
 
     def json(self, command: str) -> str:
         """The JSON object of a command of this name."""
-        fields = {"command": command, "path": self.path, "seconds": self.seconds}
-        return as_json(fields | self.facts)
-
-
-def as_json(value: dict[str, Any]) -> str:
-    """An object as JSON, in which what is not UTF-8, as in paths, is `readable`."""
-
-    def plain(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {name: plain(inner) for name, inner in part.items()}
-        if isinstance(part, list | tuple):
-            return [plain(inner) for inner in part]
-        return readable(part) if isinstance(part, str) else part
-
-    return json.dumps(plain(value), ensure_ascii=False)
+        return json.dumps({"command": command, "path": self.path, "seconds": self.seconds, **self.facts})
 
 
 def duration(seconds: float) -> str:

@@ -10,16 +10,18 @@ from typing import Annotated, Any, Literal
 import typer
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cli.options import (
+from lightretriever.artifacts.cli.runner import (
     DeviceOption,
+    JsonOption,
     LimitOption,
     ModelOption,
     OverwriteOption,
     SkipOption,
     WorkOption,
     overridden,
+    report_skipped,
+    running,
 )
-from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.workdir import work_lock

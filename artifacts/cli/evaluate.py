@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lightretriever.artifacts.cli.options import BundleArgument, TaskOption
-from lightretriever.artifacts.cli.runner import JsonOption, running
+from lightretriever.artifacts.cli.runner import BundleArgument, JsonOption, TaskOption, running
 from lightretriever.artifacts.errors import RecipeError, importing
 from lightretriever.artifacts.summary import Summary, aligned
 

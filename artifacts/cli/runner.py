@@ -1,25 +1,51 @@
-"""How every long offline command runs: it can be stopped, and ends with a summary or with an error, as text or JSON.
+"""What long offline commands share: their options, and how they run, which can be stopped, and end.
 
 Progress and errors go to stderr, the summary goes to stdout. With `--json` the summary is one JSON object, and an error
 is one as well, `{"error": …}`, beside the line on stderr.
 """
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, Final
 
 import typer
 
 from lightretriever.artifacts.errors import DiskError, LightRetrieverError, readable
+from lightretriever.artifacts.pipeline.recipe import AnyRecipe, read_recipe
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
 from lightretriever.artifacts.summary import Summary
-from lightretriever.artifacts.summary import as_json as as_json_object
 
+BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]
+TaskOption = Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Hugging Face id, directory or .gguf (model.path).")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1, … (model.device).")]
+WorkOption = Annotated[Path | None, typer.Option("--work", help="Directory of intermediate files (work).")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N documents (corpus.limit).")]
+SkipOption = Annotated[bool, typer.Option("--skip-bad", help="Leave bad corpus lines out instead of stopping.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace an existing bundle.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
+
+_KEYS: Final = {
+    "corpus": "corpus.path",
+    "model": "model.path",
+    "adapter": "model.adapter",
+    "device": "model.device",
+    "head_queries": "head.queries",
+    "top": "head.top",
+    "work": "work",
+    "output": "output",
+    "limit": "corpus.limit",
+    "dimension": "index.dimension",
+    "top_k": "index.top_k",
+    "skip_bad": "corpus.skip_bad",
+}
+"""The keys of a recipe that options of these names replace."""
 
 _GOING_ON: Final = ("build", "delete", "push", "train", "upsert")
 """Commands that keep what they have finished when they are stopped."""
@@ -57,7 +83,7 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
         if isinstance(error, Stopped) and not quietly:
             typer.echo(f"{facts['message']} {facts['remedy']}", err=True)
         if as_json and not quietly:
-            typer.echo(as_json_object({"error": facts}))
+            typer.echo(json.dumps({"error": facts}))
         if isinstance(error, Stopped):
             sys.exit(facts["status"])
         raise
@@ -92,3 +118,10 @@ def _error_facts(error: BaseException, command: str) -> dict[str, Any]:
     elif isinstance(error, LightRetrieverError):
         message, remedy, status = error.message, error.remedy, _ERROR_STATUS
     return {"kind": type(error).__name__, "message": message, "remedy": remedy, "status": status}
+
+
+def overridden(context: typer.Context, kind: type[AnyRecipe], data: Path | None = None) -> AnyRecipe:
+    """The recipe of this `kind` that a command was given, with the options that it was called with; paths of training
+    data are below the folder `data`."""
+    options = {_KEYS[name]: value for name, value in context.params.items() if name in _KEYS and value is not False}
+    return read_recipe(context.params["recipe"], kind, options, data)

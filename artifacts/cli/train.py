@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lightretriever.artifacts.cli.options import DeviceOption, ModelOption, overridden
-from lightretriever.artifacts.cli.runner import JsonOption, running
+from lightretriever.artifacts.cli.runner import DeviceOption, JsonOption, ModelOption, overridden, running
 from lightretriever.artifacts.errors import LightRetrieverError, importing
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.summary import Summary, duration, folder_size, megabytes

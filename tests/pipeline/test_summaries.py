@@ -115,7 +115,7 @@ def test_a_stop_and_an_unexpected_error_are_objects_too(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("lightretriever.artifacts.cli.verify.verify_bundle", fail)
+    monkeypatch.setattr("lightretriever.artifacts.cli.operate.verify_bundle", fail)
     result = invoke("verify", tmp_path, "--json")
     assert result.exit_code == status
     found = json.loads(result.stdout)["error"]
