@@ -7,10 +7,9 @@ import typer
 
 from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
-from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
 from lightretriever.artifacts.corpus.folder import write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit
-from lightretriever.artifacts.corpus.tables import DEFAULT_DIALECT, Dialect, table_files
+from lightretriever.artifacts.corpus.tables import Columns, Dialect, table_files, write_row_corpus
 from lightretriever.artifacts.errors import CorpusError, importing
 
 _WORDS: Final = 150
@@ -33,10 +32,8 @@ def corpus(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL",
             help="Encoder that will read the passages, folder or Hugging Face id: cut them by its tokens, not by "
             "--words, to its longest input and at most 512 tokens.",
-            show_default=False,
         ),
     ] = None,
     id_column: Annotated[
@@ -52,35 +49,18 @@ def corpus(
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out.")] = None,
     delimiter: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIGN",
-            help="What separates the cells of CSV: one sign, or `tab`.",
-            show_default="comma; in .tsv, tab",
-        ),
+        str | None, typer.Option(help="Sign between cells of CSV, or `tab`.", show_default="comma; in .tsv, tab")
     ] = None,
     quote: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIGN",
-            help="What stands around cells of CSV: one sign, or `none`.",
-            show_default='", between tabs none',
-        ),
+        typer.Option(help="Sign around cells of CSV, or `none`.", show_default='", between tabs none'),
     ] = None,
     header: Annotated[
-        bool | None,
-        typer.Option(
-            "--header/--no-header", help="Whether the first line of CSV names the columns.", show_default="header"
-        ),
-    ] = None,
+        bool, typer.Option("--header/--no-header", help="Whether the first line of CSV names the columns.")
+    ] = True,
     names: Annotated[
         str | None,
-        typer.Option(
-            "--columns",
-            metavar="NAMES",
-            help="The columns of CSV, separated by commas.",
-            show_default="those of the header",
-        ),
+        typer.Option("--columns", help="The columns of CSV, separated by commas.", show_default="those of the header"),
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Leave bad files or rows out instead of stopping.")
@@ -91,35 +71,23 @@ def corpus(
     """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: CSV, TSV,
     Parquet or JSON. Options name a table's columns; all others become fields."""
     with running("corpus", as_json=as_json) as job:
-        columns = Columns(
-            id=id_column,
-            title=title,
-            text=tuple(text or ()),
-            number=tuple(number or ()),
-            drop=tuple(drop or ()),
-        )
-        dialect = Dialect(
-            "\t" if delimiter in _TABS else delimiter,
-            "" if quote == "none" else quote,
-            header is not False,
-            tuple(names.split(",")) if names else (),
-        )
+        columns = Columns(id_column, title, tuple(text or ()), tuple(drop or ()), tuple(number or ()))
+        given = "\t" if delimiter in _TABS else delimiter
+        dialect = Dialect(given, "" if quote == "none" else quote, header, tuple(names.split(",")) if names else ())
         if not source.exists():
             raise CorpusError(f"{source}: no folder and no file.", remedy="Name a folder of texts, or a table.")
         check_outside(output)
-        if (tables := table_files(source)) is None:
-            if dialect != DEFAULT_DIALECT:
+        if files := table_files(source):
+            if (size := words or model) is not None:
+                raise CorpusError(f"{size}: rows of a table are not cut.", remedy="Leave --words and --model out.")
+            written = write_row_corpus(files, output, columns, dialect, skip_bad=skip_bad, overwrite=overwrite)
+        else:
+            if dialect != Dialect():
                 raise CorpusError(f"{source}: no table, but an option of CSV is given.", remedy=_TABLES)
             if columns.named:
                 raise CorpusError(f'{source}: no table, but column "{columns.named[0]}" is named.', remedy=_TABLES)
             limit = _limit(words, model)
             written = write_text_corpus(source, output, limit=limit, skip_bad=skip_bad, overwrite=overwrite)
-        else:
-            files, passed_over = tables
-            if (size := words or model) is not None:
-                raise CorpusError(f"{size}: rows of a table are not cut.", remedy="Leave --words and --model out.")
-            written = write_row_corpus(source, files, output, columns, dialect, skip_bad=skip_bad, overwrite=overwrite)
-            written.passed_over = passed_over
         report_skipped(written.skipped.reasons)
         job.summary = written.summary(output)
 

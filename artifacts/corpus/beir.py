@@ -1,11 +1,13 @@
 """BEIR files: corpus and queries as JSON lines, and qrels as columns; gzipped or not."""
 
+import gzip
+import os
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.bounds import check_id
@@ -13,7 +15,9 @@ from lightretriever.artifacts.documents.document import Document, read_document,
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.errors import CorpusError
+from lightretriever.artifacts.files.atomic_file import new_file
 from lightretriever.artifacts.files.reading import file_sha256
+from lightretriever.artifacts.summary import Summary, megabytes
 
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"
@@ -50,7 +54,7 @@ class Corpus:
         skip_bad: bool = False,
         limit: int | None = None,
         fields: Mapping[str, FieldKind] | None = None,
-        check: Callable[[Document], None] | None = None,
+        check: Callable[[Document], object] = bool,
     ) -> None:
         self.path = find_file(path, "corpus")
         self.skip_bad = skip_bad
@@ -60,9 +64,8 @@ class Corpus:
         self.skipped = Skipped()
 
     def sha256(self) -> str:
-        """SHA-256 of the file as it lies on disk; it is read again only if it changed."""
-        state = self.path.stat()
-        return _sha256_of(self.path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        """SHA-256 of the file as it lies on disk."""
+        return file_sha256(self.path)
 
     def __iter__(self) -> Iterator[Document]:
         """Documents in file order. Raises CorpusError with file and line for a bad line."""
@@ -72,8 +75,7 @@ class Corpus:
         for number, line in read_lines(self.path):
             try:
                 document = read_document(line, self.fields, names)
-                if self._check is not None:
-                    self._check(document)
+                self._check(document)
                 first = seen.get(document.id)
                 if first is not None:
                     raise ValueError(f'id "{document.id}" was already used in line {first}')
@@ -104,9 +106,7 @@ def _files(path: Path, stem: str) -> list[Path]:
 def find_file(path: Path, stem: str) -> Path:
     """`path` itself when it is a file, else `STEM.jsonl` or `STEM.jsonl.gz` in the folder `path`."""
     path = Path(path)
-    if path.is_file():
-        return path
-    for candidate in _files(path, stem):
+    for candidate in (path, *_files(path, stem)):
         if candidate.is_file():
             return candidate
     raise CorpusError(
@@ -114,9 +114,13 @@ def find_file(path: Path, stem: str) -> Path:
     )
 
 
-@lru_cache(maxsize=4)
-def _sha256_of(path: Path, *_: int) -> str:
-    return file_sha256(path)
+@contextmanager
+def _line(path: Path, number: int) -> Iterator[None]:
+    """Raise CorpusError, which names file and line, for a ValueError of the block."""
+    try:
+        yield
+    except ValueError as error:
+        raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
 
 
 def read_queries(path: Path, judged: Container[str] | None = None) -> dict[str, str]:
@@ -127,15 +131,13 @@ def read_queries(path: Path, judged: Container[str] | None = None) -> dict[str, 
     path = find_file(path, "queries")
     queries: dict[str, str] = {}
     for number, line in read_lines(path):
-        try:
+        with _line(path, number):
             query_id, text = read_query(line)
             if query_id in queries:
                 raise ValueError(f'id "{query_id}" is used twice')
             if not text.strip() and (judged is None or query_id in judged):
                 raise ValueError(f'query "{query_id}" has an empty text')
-        except ValueError as error:
-            raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
-        queries[query_id] = text
+            queries[query_id] = text
     return queries
 
 
@@ -144,10 +146,8 @@ def read_ids(path: Path) -> list[str]:
     file without any."""
     ids = []
     for number, line in read_lines(path):
-        try:
+        with _line(path, number):
             ids.append(check_id(read_text(line)))
-        except ValueError as error:
-            raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
     if not ids:
         raise CorpusError(f"{path}: there is no id in it.", remedy="Give a file with an id on each line.")
     return ids
@@ -163,7 +163,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     form: tuple[bool, int] | None = None
     for number, line in read_lines(path):
-        try:
+        with _line(path, number):
             text = read_text(line)
             tabs = "\t" in text
             columns = [column for column in text.split("\t" if tabs else " ") if tabs or column]
@@ -172,19 +172,61 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
                 raise ValueError(f"expected {_FORMS}, all lines alike, found {text[:200]!r}")
             if first and columns[0].lower() == "query-id":
                 continue
-            query_id, document_id, grade = check_id(columns[0]), check_id(columns[-2]), _grade(columns[-1].strip(" "))
-            before = qrels.setdefault(query_id, {}).setdefault(document_id, grade)
-            if before != grade:
+            query_id, document_id, grade = check_id(columns[0]), check_id(columns[-2]), columns[-1].strip(" ")
+            if not re.fullmatch(r"[+-]?[0-9]{1,9}(\.0*)?", grade):
+                raise ValueError(f"the grade must be a whole number, which may end with .0, found {grade[:80]!r}")
+            before = qrels.setdefault(query_id, {}).setdefault(document_id, int(float(grade)))
+            if before != int(float(grade)):
                 raise ValueError(
                     f'"{document_id}" has the grade {before} for query "{query_id}" before, and {grade} here'
                 )
-        except ValueError as error:
-            raise CorpusError(f"{path}, line {number}: {error}.", remedy="Mend the line.") from error
     return qrels
 
 
-def _grade(text: str) -> int:
-    """A grade, a whole number that may be written as 1.0."""
-    if not re.fullmatch(r"[+-]?[0-9]{1,9}(\.0*)?", text):
-        raise ValueError(f"the grade must be a whole number, found {text[:80]!r}")
-    return int(float(text))
+@dataclass
+class Written:
+    """The corpus that the command `corpus` wrote: `documents` of so many `texts`, files; `skipped` were bad;
+    `passed_over` are of another kind, or hidden. Of tables, `rows` were read, and the column `id_column` has the ids;
+    without it these are the rows' numbers."""
+
+    documents: int = 0
+    texts: int = 0
+    rows: int | None = None
+    skipped: Skipped = field(default_factory=Skipped)
+    passed_over: int = 0
+    id_column: str | None = None
+
+    def summary(self, path: Path) -> Summary:
+        """The summary of the corpus at `path`."""
+        size, bad = path.stat().st_size, self.skipped.count
+        rows = "" if self.rows is None else f"{self.rows:,} rows in "
+        files = f"{self.texts:,} file{'' if self.texts == 1 else 's'}"
+        lines = [f"{path}: {self.documents:,} documents of {rows}{files}, {megabytes(size)}"]
+        if self.rows is not None:
+            numbers = "the numbers of the rows, from 1; --id names a column in their place"
+            lines += [f"ids: {numbers if self.id_column is None else self.id_column}"]
+        if bad:
+            lines += [f"skipped: {bad:,} bad {'files' if self.rows is None else 'rows'}"]
+        if self.passed_over:
+            lines += [f"passed over: {self.passed_over:,} hidden files and folders, and files of other kinds"]
+        facts = vars(self) | {"skipped": bad, "skipped_files": self.skipped.reasons, "bytes": size}
+        return Summary(str(path), lines, facts)
+
+
+@contextmanager
+def new_corpus(path: Path, *, overwrite: bool) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """The new corpus, which is all that its command makes: whole or not at all, gzipped where its name says so.
+
+    Raises CorpusError for another ending and for a corpus that is there already, and DiskError when it can't be
+    written.
+    """
+    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+        raise CorpusError(f"{path}: a corpus is called *.jsonl.gz or *.jsonl.", remedy="Choose such a name.")
+    if os.path.lexists(path) and not overwrite:  # what may not be looked at is told of when it is written
+        raise CorpusError(f"{path}: exists already.", remedy="Choose another name, or pass --overwrite.")
+    with new_file(path, last=True) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                yield packed
+        else:
+            yield file

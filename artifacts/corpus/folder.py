@@ -10,17 +10,24 @@ A file is a document; a longer one is a document for each of its passages (`arti
     folder   the path of the folder that the file lies in, "." for the uppermost one
 """
 
+import html
 import os
+import re
 import stat
+import tomllib
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
-from lightretriever.artifacts.corpus.markdown import markdown_headings, markdown_title
-from lightretriever.artifacts.corpus.output import Written, check_output, new_corpus
-from lightretriever.artifacts.corpus.passages import Limit, Passage, passages
+from markdown_it import MarkdownIt
+
+from lightretriever.artifacts.corpus.beir import Written, new_corpus
+from lightretriever.artifacts.corpus.passages import Heading, Limit, Passage, passages
 from lightretriever.artifacts.documents.document import Document, document_of
 from lightretriever.artifacts.errors import CorpusError, readable
+from lightretriever.artifacts.files.reading import parse_yaml
 from lightretriever.artifacts.progress import ProgressBar
 
 _ENDINGS: Final = (".md", ".txt")
@@ -28,7 +35,13 @@ _MAX_PATH_BYTES: Final = 500
 """UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
 _MAX_BYTES: Final = 1 << 30
 """Bytes of a file, which is cut up in memory."""
-_REMEDY: Final = "Mend or remove what is named, or pass --skip-bad to leave it out."
+_LINK: Final = "a link; it is not followed"
+_BLOCKS: Final = MarkdownIt("commonmark").disable("inline")
+_HTML: Final = re.compile(
+    r"^ {0,3}<h([1-6])\b[^>]{0,1000}>(.{0,2000}?)</h\1>", re.DOTALL | re.IGNORECASE | re.MULTILINE
+)
+_TAG: Final = re.compile(r"<[^>]*>")
+_BLANKS: Final = " \t"
 
 
 def write_text_corpus(
@@ -38,24 +51,36 @@ def write_text_corpus(
 
     Hidden files and folders are passed over. Raises CorpusError for an output that is there already or has another
     ending, for a folder without a text file, and, naming all of them, for bad files: empty, unreadable, not UTF-8, no
-    regular file, too large, links to folders and links that lead out of `folder`. With `skip_bad` bad files are counted
-    instead. Raises DiskError when the output can't be written.
+    regular file, too large, links. With `skip_bad` bad files are counted instead. Raises DiskError when the output
+    can't be written.
     """
-    check_output(output, overwrite=overwrite)
+    if not folder.is_dir():
+        raise CorpusError(f"{folder}: no folder.", remedy="Name the folder of text files first, then the corpus.")
     written = Written()
-    files = _files(folder, written)
-    with new_corpus(output) as file, ProgressBar("corpus", total=len(files), unit="files") as progress:
+    files, skipped = _files(folder, written), written.skipped
+    with (
+        new_corpus(output, overwrite=overwrite) as file,
+        ProgressBar("corpus", total=len(files), unit="files") as progress,
+    ):
         for name in files:
             try:
                 documents = text_documents(folder, name, limit)
             except ValueError as error:
-                written.skipped.add(f"{readable(folder / name)}: {error}")
+                skipped.add(f"{readable(folder / name)}: {error}")
             else:
                 file.writelines(document.raw + b"\n" for document in documents)
                 written.documents += len(documents)
                 written.texts += 1
             progress.advance(1)
-        _check(folder, written, skip_bad=skip_bad)
+        if skipped.count and not skip_bad:
+            others = skipped.count - len(skipped.reasons)
+            raise CorpusError(
+                f"{'; '.join(skipped.reasons)}{f'; and {others} more' if others else ''}.",
+                remedy="Mend or remove what is named, or pass --skip-bad to leave it out.",
+            )
+        if not written.documents:
+            endings = " or ".join(_ENDINGS)
+            raise CorpusError(f"{folder}: no {endings} file with a text in it or below.", remedy="Give another folder.")
     return written
 
 
@@ -67,7 +92,7 @@ def text_documents(folder: Path, name: str, limit: Limit) -> list[Document]:
         raise ValueError("this path is not UTF-8; rename it") from error
     if "\n" in name or len(name.encode()) > _MAX_PATH_BYTES:
         raise ValueError(f"the path must have at most {_MAX_PATH_BYTES} bytes and no line break")
-    title, text = title_and_text(PurePosixPath(name), _content(folder, name))
+    title, text = title_and_text(PurePosixPath(name), _content(folder / name))
     headings = markdown_headings(text) if name.lower().endswith(".md") else []
     parts = passages(text, limit, title, headings) or [Passage("", [])]
     ids = [name] if len(parts) == 1 else [f"{name}#{number}" for number in range(1, len(parts) + 1)]
@@ -80,24 +105,20 @@ def text_documents(folder: Path, name: str, limit: Limit) -> list[Document]:
 
 
 def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
-    """The title of a Markdown file (see `artifacts.corpus.markdown`) and what is left without it, or else the file's
-    name and all of it."""
+    """The title of a Markdown file (see `markdown_title`) and what is left without it, or else the file's name and all
+    of it."""
     title, text = markdown_title(content) if path.suffix.lower() == ".md" else ("", content)
     return title or path.stem, text
 
 
-def _content(folder: Path, name: str) -> str:
+def _content(path: Path) -> str:
     """The text of a file. ValueError that says why it has none, or why it is not read."""
     try:
-        real = os.path.realpath(folder / name, strict=True)  # unlike resolve(), OSError for a link to itself
-        within = PurePosixPath(os.path.relpath(real, os.path.realpath(folder)))
-        if any(part.startswith(".") for part in within.parts):
-            where = "out of the folder" if within.parts[0] == ".." else "to a hidden file"
-            raise ValueError(f"a link {where}; it is not followed")
+        if path.is_symlink():
+            raise ValueError(_LINK)
         # Nobody may put a link or a pipe there between the check and the reading.
-        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError("no regular file")
             if status.st_size > _MAX_BYTES:
@@ -115,9 +136,7 @@ def _content(folder: Path, name: str) -> str:
 
 def _files(folder: Path, written: Written) -> list[str]:
     """The text files below a folder, by their paths as bytes. What can't be looked into is counted as bad, and so are
-    links to folders, which may lead out of it or in a circle. Counts what is passed over."""
-    if not folder.is_dir():
-        raise CorpusError(f"{folder}: no folder.", remedy="Name the folder of text files first, then the corpus.")
+    links to folders. Counts what is passed over."""
 
     def unreadable(error: OSError) -> None:
         written.skipped.add(f"{readable(error.filename)}: can't be looked into ({error.strerror})")
@@ -129,18 +148,65 @@ def _files(folder: Path, written: Written) -> list[str]:
         for path in (Path(parent) / name for name in folders):
             with suppress(PermissionError):  # it will be unreadable
                 if path.is_symlink():
-                    written.skipped.add(f"{readable(path)}: a link to a folder; it is not followed")
+                    written.skipped.add(f"{readable(path)}: {_LINK}")
         texts = [name for name in names if name.lower().endswith(_ENDINGS) and not name.startswith(".")]
         paths += [(Path(parent) / name).relative_to(folder).as_posix() for name in texts]
         written.passed_over += entries - len(folders) - len(texts)
     return sorted(paths, key=os.fsencode)
 
 
-def _check(folder: Path, written: Written, *, skip_bad: bool) -> None:
-    count, reasons = written.skipped.count, written.skipped.reasons
-    if count and not skip_bad:
-        others = f"; and {count - len(reasons)} more" if count > len(reasons) else ""
-        raise CorpusError(f"{'; '.join(reasons)}{others}.", remedy=_REMEDY)
-    if not written.documents:
-        endings = " or ".join(_ENDINGS)
-        raise CorpusError(f"{folder}: no {endings} file with a text in it or below.", remedy="Give another folder.")
+def markdown_headings(text: str) -> list[Heading]:
+    """The headings of a text without front matter, in order, of all the kinds that `markdown_title` knows."""
+    offsets = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+    return [Heading(offsets[begin], level, title) for begin, _, level, title, _ in _headings(text)]
+
+
+def markdown_title(content: str) -> tuple[str, str]:
+    """Title and text. "" and the text without its front matter where there is no title.
+
+    The title is that of the front matter (YAML or TOML), or else the first heading of the first level, or a heading of
+    any level that the text begins with: by #, underlined, or in HTML. Code, lists, quotes and comments hold none.
+    """
+    fields, body = _front_matter(content)
+    title = fields.get("title")
+    if title is not None and (front_title := " ".join(str(title).split())):
+        return front_title, body
+    lines = body.split("\n")
+    for begin, end, level, title, rest in _headings(body):
+        if level == 1 or not "".join(lines[:begin]).strip():
+            return title, "\n".join([*lines[:begin], *rest, *lines[end:]])
+    return "", body
+
+
+def _headings(text: str) -> Iterator[tuple[int, int, int, str, list[str]]]:
+    """The headings with a text: the line where each begins, the one after its end, level, text, and the rest of its
+    last line."""
+    tokens = _BLOCKS.parse(text)
+    for number, token in enumerate(tokens):
+        begin, end = token.map or (0, 0)
+        if token.level == 0 and token.type == "heading_open":
+            if title := " ".join(tokens[number + 1].content.split("\n")):
+                yield begin, end, int(token.tag[1]), title, []
+        elif token.level == 0 and token.type == "html_block" and not token.content.lstrip().startswith("<!--"):
+            for match in _HTML.finditer(token.content):
+                first = begin + token.content.count("\n", 0, match.start())
+                last = begin + token.content.count("\n", 0, match.end())
+                behind = token.content[match.end() :].partition("\n")[0]
+                title = " ".join(html.unescape(_TAG.sub(" ", match[2])).split())
+                if title:
+                    yield first, last + 1, int(match[1]), title, [behind] if behind.strip() else []
+
+
+def _front_matter(content: str) -> tuple[dict[str, Any], str]:
+    """Split a file into its front matter, a mapping, and its text."""
+    for mark, parse in (("---", parse_yaml), ("+++", tomllib.loads)):
+        begin, _, rest = content.partition("\n")
+        end = re.search(rf"^(?:{re.escape(mark)}|\.\.\.)[ \t]*(?:\n|\Z)", rest, re.MULTILINE)
+        if begin.rstrip(_BLANKS) == mark and end:
+            try:
+                fields = parse(rest[: end.start()])
+            except ValueError:  # a rule, and text below it
+                continue
+            if isinstance(fields, dict):
+                return fields, rest[end.end() :]
+    return {}, content

@@ -16,7 +16,7 @@ from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.reading import open_regular
 
-_GZIP: Final = b"\x1f\x8b"
+GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
 HEAD: Final = 512
 """Bytes by which a kind is known."""
@@ -30,29 +30,21 @@ class Kind(NamedTuple):
     remedy: str
 
 
-_IMPORT: Final = "or, if it is a corpus, make one of lines by `lightretriever corpus`."
+_JSON: Final = "Make a line of each object by `jq -c {}`, or, if it is a corpus, by `lightretriever corpus`."
 _KINDS: Final = (
     Kind(rb"[P-_]\x2a\x4d\x18|\x28\xb5\x2f\xfd", "zstd", "Unpack it by `zstd -d`."),
     Kind(rb"\xfd7zXZ\x00", "xz", "Unpack it by `xz -d`."),
     Kind(rb"BZh[1-9]1AY&SY", "bzip2", "Unpack it by `bzip2 -d`."),
     Kind(rb"PK\x03\x04|PK\x05\x06", "zip", "Unpack it by `unzip`."),
-    Kind(rb"\x1f\x8b", "gzip twice over", "Unpack it once by `gzip -d`."),
+    Kind(GZIP, "gzip twice over", "Unpack it once by `gzip -d`."),
     Kind(rb"PAR1(?![\t\r\n ,;|\"]|$)", "Parquet", "Make a corpus of it by `lightretriever corpus`."),
     Kind(rb"ARROW1\x00\x00|\xff{4}.{3}\x00", "Arrow", "Write Parquet in its place, by pyarrow.parquet.write_table."),
     Kind(rb"version https://git-lfs", "a Git LFS pointer, not the file itself", "Fetch the file by `git lfs pull`."),
     Kind(rb"\s*<(!DOCTYPE|html)", "HTML, as a failed download leaves it", "Fetch the file again."),
     Kind(rb"\xff\xfe|\xfe\xff|\x00\x00\xfe\xff", "UTF-16 or UTF-32", "Convert it by `iconv -f UTF-16 -t UTF-8`."),
     Kind(rb".*\x00", "binary, or UTF-16 without a mark", "Convert text by `iconv -f UTF-16LE -t UTF-8`."),
-    Kind(
-        rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\n|\]|$)",
-        "one JSON array",
-        f"Make a line of each object by `jq -c '.[]'`, {_IMPORT}",
-    ),
-    Kind(
-        rb"(\xef\xbb\xbf)?\s*\{[ \t\r]*\n",
-        "JSON over several lines",
-        f"Make a line of each object by `jq -c .`, {_IMPORT}",
-    ),
+    Kind(rb"(\xef\xbb\xbf)?\s*\[\s*(\{|\n|\]|$)", "one JSON array", _JSON.format("'.[]'")),
+    Kind(rb"(\xef\xbb\xbf)?\s*\{[ \t\r]*\n", "JSON over several lines", _JSON.format(".")),
 )
 
 
@@ -68,31 +60,23 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     CorpusError for a file that can't be read to its end or is of another kind.
     """
     try:
-        with open_regular(path) as raw, _unpacked(raw) as file:
-            if kind := kind_of(file.peek(HEAD)[:HEAD]):
-                what = f"this is {kind.name}, where lines of text are expected"
-                raise CorpusError(f"{path}: {what}.", remedy=kind.remedy)
-            yield from lines_of(file)
+        with open_regular(path) as file:
+            packed = file.peek(2)[:2] == GZIP
+            unpacked = io.BufferedReader(gzip.GzipFile(fileobj=file)) if packed else file
+            if kind := kind_of(unpacked.peek(HEAD)[:HEAD]):
+                what = f"{path}: this is {kind.name}, where lines of text are expected."
+                raise CorpusError(what, remedy=kind.remedy)
+            number = 0
+            while line := unpacked.readline(MAX_DOCUMENT_BYTES + 8):  # a mark and an end may stand around it
+                number += 1
+                rest = line
+                while rest and not rest.endswith(b"\n"):
+                    rest = unpacked.readline(MAX_DOCUMENT_BYTES)
+                # The mark is of a file that was joined to another.
+                line = line.removeprefix(_BOM).removesuffix(b"\n").removesuffix(b"\r")
+                if line.strip():
+                    yield number, line
     except (EOFError, OSError, zlib.error) as error:
         reason = getattr(error, "strerror", None)  # of the system; a damaged file has none
         remedy = "Name a file that you may read." if reason else "Fetch it again."
         raise CorpusError(f"{path}: the file can't be read to its end: {reason or error}.", remedy=remedy) from error
-
-
-def lines_of(file: io.BufferedReader) -> Iterator[tuple[int, bytes]]:
-    """The lines of an open file, as `read_lines` gives them. Raises what `file` does."""
-    number = 0
-    while line := file.readline(MAX_DOCUMENT_BYTES + 8):  # a mark and an end may stand around it
-        number += 1
-        rest = line
-        while rest and not rest.endswith(b"\n"):
-            rest = file.readline(MAX_DOCUMENT_BYTES)
-        line = line.removeprefix(_BOM).removesuffix(b"\n").removesuffix(b"\r")  # the mark of a file joined to another
-        if line.strip():
-            yield number, line
-
-
-def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
-    if file.peek(2)[:2] != _GZIP:
-        return file
-    return io.BufferedReader(gzip.GzipFile(fileobj=file))

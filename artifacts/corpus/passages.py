@@ -8,9 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-from lightretriever.artifacts.corpus.markdown import Heading
+from typing import Final, NamedTuple
 
 _Span = tuple[int, int]
 _Count = Callable[[str], int]
@@ -40,6 +38,14 @@ def _words(text: str) -> int:
         1 if len(word) <= _MAX_WORD and (word.isascii() or max(word) < "\u0e00") else len(_WORD.findall(word))
         for word in text.split()
     )
+
+
+class Heading(NamedTuple):
+    """A heading of a Markdown text: the place of its line's first character, its level from 1 on, and its text."""
+
+    offset: int
+    level: int
+    text: str
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
-from lightretriever.artifacts.corpus.markdown import markdown_headings
+from lightretriever.artifacts.corpus.folder import markdown_headings, title_and_text, write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.corpus.passages import passages as passages_of
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder

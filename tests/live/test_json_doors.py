@@ -14,7 +14,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.corpus.columns import Columns, write_row_corpus
+from lightretriever.artifacts.corpus.tables import Columns, Dialect, write_row_corpus
 from lightretriever.artifacts.errors import CorpusError, JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.service.search.engine import SearchEngine
@@ -89,7 +89,7 @@ def table(fields: bytes, door: Door) -> Any:
     path, output = door.tmp_path / "table", door.tmp_path / "corpus.jsonl"
     path.write_bytes(b'[{"_id": "a", "text": "zebra", ' + fields + b"}]")
     try:
-        write_row_corpus(path, [path], output, Columns())
+        write_row_corpus([path], output, Columns(), Dialect())
     except CorpusError as error:
         raise ValueError(str(error)) from error
     return json.loads(output.read_bytes()).get("more")
