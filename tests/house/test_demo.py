@@ -10,7 +10,6 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -97,18 +96,15 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_same_bundle_gives_same_bytes(source: Path, tmp_path: Path) -> None:
-    pack(source, tmp_path / "first")
-    for path in source.rglob("*"):
-        os.utime(path, (0, 12345))
-    pack(source, tmp_path / "second")
-    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
-
-
 def test_unpacks_again_only_when_the_archive_changed(source: Path, tmp_path: Path) -> None:
     archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
     pack(source, archive)
+    before = archive.read_bytes()
     unpack(archive, target)
+    for path in source.rglob("*"):
+        os.utime(path, (0, 12345))
+    pack(source, archive)
+    assert archive.read_bytes() == before
     assert not unpack(archive, target)
     (source / "lucene" / "segments_1").rename(source / "lucene" / "segments_2")
     pack(source, archive)
@@ -121,10 +117,6 @@ def member(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
     info.type = kind
     info.linkname = "/etc/passwd"
     return info
-
-
-def emptied(source: Path, archive: Path) -> None:
-    tarfile.open(archive, "w:xz").close()
 
 
 def truncated(source: Path, archive: Path) -> None:
@@ -146,7 +138,7 @@ def with_member(bad: tarfile.TarInfo) -> Callable[[Path, Path], None]:
 HARMFUL = [member("../out"), member("link", tarfile.SYMTYPE), member("hard", tarfile.LNKTYPE)]
 
 
-@pytest.mark.parametrize("damage", [emptied, truncated, *map(with_member, HARMFUL)])
+@pytest.mark.parametrize("damage", [truncated, *map(with_member, HARMFUL)])
 def test_a_damaged_or_harmful_archive_leaves_everything_as_it_was(
     source: Path, tmp_path: Path, damage: Callable[[Path, Path], None]
 ) -> None:
@@ -183,30 +175,14 @@ Installed-Size: 5
 """
 
 
-def write(path: Path, *ids: str) -> Path:
-    path.write_text("".join(json.dumps({"_id": name, "title": name, "text": f"About {name}."}) + "\n" for name in ids))
-    return path
-
-
-def chosen(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-
-
 def test_programs_of_the_corpus_get_the_facts_that_the_archive_has(tmp_path: Path) -> None:
-    corpus = write(tmp_path / "corpus.jsonl", "libmpv2", "mpv", "quake", "unknown")
+    corpus, output = tmp_path / "corpus.jsonl", tmp_path / "made" / "corpus.jsonl.gz"
+    documents = [{"_id": n, "title": n, "text": f"About {n}."} for n in ("libmpv2", "mpv", "quake", "unknown")]
+    corpus.write_text("".join(json.dumps(document) + "\n" for document in documents))
     (tmp_path / "Packages").write_text(PACKAGES)
-    output = tmp_path / "made" / "corpus.jsonl.gz"
     demo_corpus.main([str(corpus), str(output), "--packages", str(tmp_path / "Packages")])
-    assert chosen(output) == [
+    assert [json.loads(line) for line in gzip.decompress(output.read_bytes()).splitlines()] == [
         {"_id": "mpv", "title": "mpv: player", "text": "About mpv.", "section": "video", "installed_kb": 4711},
         {"_id": "quake", "title": "quake", "text": "About quake.", "section": "games"},
         {"_id": "unknown", "title": "unknown", "text": "About unknown."},
     ]
-
-
-def test_without_an_index_there_are_no_facts(tmp_path: Path) -> None:
-    corpus = write(tmp_path / "corpus.jsonl", "mpv", "quake-dev")
-    demo_corpus.main([str(corpus), str(tmp_path / "a.gz")])
-    demo_corpus.main([str(corpus), str(tmp_path / "b.gz")])
-    assert chosen(tmp_path / "a.gz") == [{"_id": "mpv", "title": "mpv", "text": "About mpv."}]
-    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
