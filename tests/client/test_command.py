@@ -28,19 +28,23 @@ def search(*arguments: str) -> Done:
     return run_command("search", *arguments)
 
 
-def search_apart(*arguments: str | bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """In a process of its own."""
-    command = [sys.executable, "-m", "lightretriever.service.cli", "search", *arguments]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=False)
+def apart(*arguments: str, shell: str = '"$@"', **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python in a process of its own, by a line of the shell."""
+    command = ["bash", "-o", "pipefail", "-c", shell, "bash", sys.executable, *arguments]
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+
+
+CLI = ("-m", "lightretriever.service.cli")
 
 
 def test_hits_are_readable_in_a_pipe(url: str) -> None:
-    done = search_apart("play music", "--url", url, "--k", "3", "--timeout-s", "120")
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = apart(*CLI, "search", "play music", "--url", url, "--k", "3", "--timeout-s", "120")
+    assert (done.returncode, done.stderr) == (0, "")
     body = {"query": "play music", "k": 3}
     response = SearchResponse.model_validate_json(httpx2.post(f"{url}/search", json=body, timeout=90).content)
-    lines = done.stdout.decode().splitlines()
-    assert not any(character in done.stdout.decode() for character in "\x1b\r")
+    lines = done.stdout.splitlines()
+    assert "\x1b" not in done.stdout
     assert [line for line in lines if line != line.rstrip()] == []
     for hit in response.hits:
         assert f"{hit.rank:>3}. {hit.fields['title']}" in lines
@@ -56,19 +60,17 @@ def test_hits_are_readable_in_a_pipe(url: str) -> None:
     assert all(f"{stage} " in lines[-1] for stage in ("tokenize", "encode", "dense", "sparse", "rescore", "fuse"))
 
 
-def test_json_is_the_answer_as_it_came() -> None:
+def test_any_field_can_be_set_and_json_is_the_answer_as_it_came() -> None:
     body = json.dumps({**FOUND, "newer": "ü\n \\ud83c"}, ensure_ascii=False).encode()
     with Scripted(answer(body)) as server:
-        done = search("play music", "--url", server.url, "--json", "--k", "4", "--mode", "dense", "--set", "task=fact")
+        fields = ("--k", "4", "--mode", "dense", "--set", "task=fact", "--set", 'fields=["title"]', "--set", "offset=3")
+        done = search("play music", "--url", server.url, "--json", *fields)
     assert (done.returncode, done.stdout.encode(), done.stderr) == (0, body + b"\n", "")
-    assert json.loads(server.seen[0]["body"]) == {"query": "play music", "k": 4, "mode": "dense", "task": "fact"}
+    sent = {"query": "play music", "k": 4, "mode": "dense", "task": "fact", "fields": ["title"], "offset": 3}
+    assert json.loads(server.seen[0]["body"]) == sent
 
 
-def test_any_field_can_be_set() -> None:
-    with Scripted(answer()) as server:
-        done = search("a", "--url", server.url, "--set", 'fields=["title"]', "--set", "task=fact", "--set", "offset=3")
-    assert done.returncode == 0
-    assert json.loads(server.seen[0]["body"]) == {"query": "a", "fields": ["title"], "task": "fact", "offset": 3}
+def test_a_field_needs_an_equals_sign() -> None:
     done = search("a", "--set", "filter")
     assert (done.returncode, done.stdout) == (2, "")
     assert "has no equals sign" in done.stderr
@@ -106,12 +108,13 @@ def test_an_error_is_one_line_and_status_2(url: str) -> None:
 @pytest.mark.slow
 def test_address_and_key_from_the_environment(tiny_bundle: Bundle, tmp_path: Path) -> None:
     with live_bundles(tiny_bundle.path, api_keys_file=keys_file(tmp_path, *ENTRIES)) as url:
-        assert search_apart("music", LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY=KEY).returncode == 0
-        assert search_apart("music", "--url", url, "--api-key", KEY).returncode == 0
-        done = search_apart("music", LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY="wrong-key")
+        music = (*CLI, "search", "music")
+        assert apart(*music, LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY=KEY).returncode == 0
+        assert apart(*music, "--url", url, "--api-key", KEY).returncode == 0
+        done = apart(*music, LIGHTRETRIEVER_URL=url, LIGHTRETRIEVER_API_KEY="wrong-key")
         assert done.returncode == 2
-        assert b"401 unauthorized" in done.stderr
-        assert b"wrong-key" not in done.stderr
+        assert "401 unauthorized" in done.stderr
+        assert "wrong-key" not in done.stderr
 
 
 def rendered(response: Mapping[str, object]) -> list[str]:
@@ -193,31 +196,24 @@ def service() -> Iterator[str]:
         yield server.url
 
 
-def redirected(*arguments: str, shell: str = '"$@"', **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command in a process of its own, by a line of the shell."""
-    command = ["bash", "-o", "pipefail", "-c", shell, "bash", sys.executable, "-m", "lightretriever.service.cli"]
-    variables = {**os.environ, **environment}
-    return subprocess.run([*command, *arguments], cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
-
-
 SEARCH = ["search", CHINESE, "--url", "SERVICE"]
 
 
 @pytest.mark.parametrize("command", [["--help"], SEARCH, [*SEARCH, "--json"]], ids=["help", "search", "search as JSON"])
 def test_output_that_can_not_be_written_is_one_line_and_status_2(service: str, command: list[str]) -> None:
-    arguments = [service if word == "SERVICE" else word for word in command]
+    arguments = [*CLI, *(service if word == "SERVICE" else word for word in command)]
     for place, reason in ((">/dev/full", "No space left on device"), (">&-", "it is closed")):
-        done = redirected(*arguments, shell=f'"$@" {place}')
+        done = apart(*arguments, shell=f'"$@" {place}')
         assert done.returncode == 2
         assert done.stderr.endswith(LOST.format(reason))
         assert "Traceback" not in done.stderr
-    done = redirected(*arguments, shell='"$@" | sleep 0')  # a closed pipe ends a command without a word
+    done = apart(*arguments, shell='"$@" | sleep 0')  # a closed pipe ends a command without a word
     assert done.returncode == 141
     assert "rror" not in done.stderr
     assert "Traceback" not in done.stderr
     if command[0] != "--help" and "--json" not in command:  # nor need there be a place for errors
         for ends, status in (("2>&-", 0), (">&- 2>/dev/full", 2)):
-            assert redirected(*arguments, shell=f'"$@" {ends}').returncode == status
+            assert apart(*arguments, shell=f'"$@" {ends}').returncode == status
 
 
 @pytest.mark.parametrize(
@@ -229,10 +225,10 @@ def test_output_that_can_not_be_written_is_one_line_and_status_2(service: str, c
     ],
 )
 def test_characters_that_the_encoding_lacks_are_escaped(service: str, environment: dict[str, str]) -> None:
-    done = redirected("search", "a", "--url", service, **{"PYTHONUTF8": "0", **environment})
+    done = apart(*CLI, "search", "a", "--url", service, **{"PYTHONUTF8": "0", **environment})
     assert (done.returncode, done.stderr) == (0, "")
     assert r"\u5e86\u795d" in done.stdout
-    wrong = redirected("search", "a", "--url", f"http://{CHINESE}", **environment)
+    wrong = apart(*CLI, "search", "a", "--url", f"http://{CHINESE}", **environment)
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr
 
@@ -263,19 +259,6 @@ from lightretriever.service.cli import main
 main()
 """
 
-# Without one of the packages.
-WITHOUT = """
-import sys
-sys.modules[sys.argv.pop(1)] = None
-from lightretriever.service.cli import main
-main()
-"""
-
-
-def alone(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
 
 def allowed(name: str = "client") -> set[str]:
     lines = (ROOT / "deploy" / "requirements" / f"{name}.txt").read_text().splitlines()
@@ -289,24 +272,24 @@ def allowed(name: str = "client") -> set[str]:
 
 
 def test_the_import_loads_no_part_of_the_server_and_starts_nothing() -> None:
-    done = alone(LOADED)
+    done = apart("-c", LOADED)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_pinned_list_is_all_that_a_search_in_the_terminal_takes(url: str) -> None:
-    done = alone(ALONE, ",".join(allowed()), "search", "play music", "--url", url, "--k", "2", "--timeout-s", "120")
+    done = apart(
+        "-c", ALONE, ",".join(allowed()), "search", "play music", "--url", url, "--k", "2", "--timeout-s", "120"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 hits of " in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("package", "arguments", "needed", "extra"),
-    [("httpx2", ["search", "play music"], "httpx2", "client"), ("mcp", ["mcp"], "mcp.server", "mcp")],
-)
-def test_a_missing_package_is_named_with_the_extra(package: str, arguments: list[str], needed: str, extra: str) -> None:
-    done = alone(WITHOUT, package, *arguments)
+@pytest.mark.parametrize(("command", "package", "extra"), [("search", "httpx2", "client"), ("mcp", "mcp", "mcp")])
+def test_a_missing_package_is_named_with_the_extra(command: str, package: str, extra: str) -> None:
+    packages = ",".join(allowed(extra) - {package})
+    done = apart("-c", ALONE, packages, command, *(["play music"] if command == "search" else []))
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"needs {needed}, which is not installed. Install the extra" in done.stderr
+    assert f"needs {package}, which is not installed. Install the extra" in done.stderr
     assert f"pip install 'lightretriever-search[{extra}]'" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert alone(WITHOUT, package, "--help").returncode == 0  # all other commands go on
+    assert apart("-c", ALONE, packages, "--help").returncode == 0  # all other commands go on
