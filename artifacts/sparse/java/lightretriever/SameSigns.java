@@ -1,20 +1,35 @@
 package lightretriever;
 
+import java.io.IOException;
 import java.io.Reader;
+import java.io.StringReader;
+import java.io.StringWriter;
 import java.text.Normalizer;
+import org.apache.lucene.analysis.charfilter.BaseCharFilter;
 
 /**
  * Reads spellings that look equal as one: a text in Unicode's form NFKC, with ' for the apostrophes ’, ‘ and ʼ, and without
  * signs that nobody sees inside a word: soft hyphens, marks of direction, selectors of a letter's variant, and, in scripts
  * that have spaces and no use for them, zero-width spaces and joiners. Places of words are those in the original text.
  */
-final class SameSigns extends WholeText {
+final class SameSigns extends BaseCharFilter {
+  private Reader changed;
+
   SameSigns(Reader text) {
     super(text);
   }
 
   @Override
-  CharSequence changed(String text) {
+  public int read(char[] buffer, int start, int length) throws IOException {
+    if (changed == null) {
+      StringWriter text = new StringWriter();
+      input.transferTo(text);
+      changed = new StringReader(changed(text.toString()));
+    }
+    return changed.read(buffer, start, length);
+  }
+
+  private String changed(String text) {
     if (text.chars().allMatch(sign -> sign < 0x80)) {
       return text;
     }
@@ -42,7 +57,7 @@ final class SameSigns extends WholeText {
       difference = now;
       start = end;
     }
-    return made;
+    return made.toString();
   }
 
   /** Whether a sign may become one with the sign before it. */

@@ -21,6 +21,7 @@ import org.apache.lucene.analysis.LowerCaseFilter;
 import org.apache.lucene.analysis.TokenFilter;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.en.EnglishPossessiveFilter;
+import org.apache.lucene.analysis.pattern.PatternReplaceCharFilter;
 import org.apache.lucene.analysis.standard.StandardAnalyzer;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
 import org.apache.lucene.analysis.tokenattributes.OffsetAttribute;
@@ -76,31 +77,25 @@ public final class WordAnalyzer extends AnalyzerWrapper {
           Map.entry("english", DefaultEnglishAnalyzer::newDefaultInstance),
           Map.entry("standard", StandardAnalyzer::new));
 
+  /**
+   * What is written in place of a match. Patterns begin with a sign, and look behind it for the name: of one that began with
+   * the name, every character of a text would be tried, which takes longer than all of the analyzer.
+   */
+  private record Rule(Pattern pattern, String replacement) {}
+
+  /** Letters and numbers. U+10FFFF is none, but with it Java looks behind by characters, not by halves of them. */
+  private static final String WORD = "\\p{L}\\p{N}\uDBFF\uDFFF";
+
   private static final String PART = "[\\p{IsLatin}\\p{IsGreek}\\p{IsCyrillic}\\p{M}\\p{N}]{1,20}+";
-  private static final List<Named.Rule> NAMES =
+  private static final List<Rule> NAMES =
       List.of(
-          new Named.Rule(
-              Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})\\+\\+(?![\\p{L}\\p{N}+])"),
-              "+",
-              Named.WORD,
-              name -> name.group() + " " + name.group(1) + "plusplus"),
-          new Named.Rule(
-              Pattern.compile("(?<![\\p{L}\\p{N}])(\\p{L}{1,8})#(?![\\p{L}\\p{N}#])"),
-              "#",
-              Named.WORD,
-              name -> name.group() + " " + name.group(1) + "sharp"),
-          new Named.Rule(
-              Pattern.compile("(?<![\\p{L}\\p{N}.)])\\.(\\p{L}{2,20})(?![\\p{L}\\p{N}])"),
-              ".",
-              Named.NOTHING,
-              name -> name.group() + " dot" + name.group(1)));
-  private static final Named.Rule JOINED =
-      new Named.Rule(
-          Pattern.compile(
-              "(?<![\\p{L}\\p{M}\\p{N}])((?=\\p{L})" + PART + ")[-\u2010\u2011](?=(" + PART + ")(?![\\p{L}\\p{M}\\p{N}]))"),
-          "-\u2010\u2011",
-          Named.MARKED_WORD,
-          word -> word.group(1) + " " + word.group(1) + word.group(2) + " ");
+          rule("\\+\\+(?<=(?<![" + WORD + "])(\\p{L}{1,8})\\+\\+)(?![" + WORD + "+])", "++ $1plusplus"),
+          rule("#(?<=(?<![" + WORD + "])(\\p{L}{1,8})#)(?![" + WORD + "#])", "# $1sharp"),
+          rule("\\.(?<![" + WORD + ".)]\\.)(\\p{L}{2,20})(?![" + WORD + "])", "$0 dot$1"));
+  private static final Rule JOINED =
+      rule(
+          "[-\u2010\u2011](?<=(?<![\\p{M}" + WORD + "])((?=\\p{L})" + PART + ").)(?=(" + PART + ")(?![\\p{M}" + WORD + "]))",
+          " $1$2 ");
 
   private static final Map<String, Analyzer> MADE = new ConcurrentHashMap<>();
 
@@ -110,6 +105,10 @@ public final class WordAnalyzer extends AnalyzerWrapper {
   private WordAnalyzer(Analyzer words) {
     super(PER_FIELD_REUSE_STRATEGY);
     this.words = words;
+  }
+
+  private static Rule rule(String pattern, String replacement) {
+    return new Rule(Pattern.compile(pattern), replacement);
   }
 
   /** The analyzer of a language, such as "english". */
@@ -191,10 +190,12 @@ public final class WordAnalyzer extends AnalyzerWrapper {
     if (field.equals(IndexBuilder.SPELLINGS)) {
       return same;
     }
-    for (Named.Rule rule : NAMES) {
-      same = new Named(same, rule);
+    for (Rule rule : NAMES) {
+      same = new PatternReplaceCharFilter(rule.pattern, rule.replacement, same);
     }
-    return field.equals(IndexBuilder.PHRASES) ? same : new Named(same, JOINED);
+    return field.equals(IndexBuilder.PHRASES)
+        ? same
+        : new PatternReplaceCharFilter(JOINED.pattern, JOINED.replacement, same);
   }
 
   @Override
