@@ -11,7 +11,7 @@ import numpy as np
 from lightretriever.artifacts.cluster.schema import MAX_FOUND, feature, filter_field
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, IntegerArray
-from lightretriever.artifacts.sparse.weights import weighted_query
+from lightretriever.artifacts.sparse.index import weighted_query
 
 Query = dict[str, Any]
 """A query or a search in OpenSearch's language."""

@@ -15,8 +15,7 @@ import numpy as np
 from lightretriever.artifacts.evaluation.runs import Ranking, ranking
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.java_bytes import pack_floats, pack_texts, unpack_hits
-from lightretriever.artifacts.sparse.jvm import JavaObject, java_call
+from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, pack_floats, pack_texts, unpack_hits
 from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.tokenizer import text_of

@@ -2,10 +2,10 @@
 
     score(q, d) = float32(sum over the terms t of float32(q[t] * impact[d, t]))
 
-The sum is in double, which is exact (see `artifacts.sparse.weights.weighted_query`), so every backend gives the same
-bits.
+The sum is in double, which is exact (see `weighted_ids`), so every backend gives the same bits.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +16,14 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 
-from lightretriever.artifacts.documents.bounds import MAX_COUNTED
+from lightretriever.artifacts.documents.bounds import MAX_COUNTED, MAX_IMPACT
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray, UInt8Array
 from lightretriever.artifacts.errors import BundleError, JavaError, TooManyValuesError
-from lightretriever.artifacts.sparse.java_bytes import (
+from lightretriever.artifacts.sparse.jvm import (
+    JavaObject,
+    java_call,
+    java_class,
     pack_floats,
     pack_ints,
     pack_text,
@@ -31,13 +34,21 @@ from lightretriever.artifacts.sparse.java_bytes import (
     unpack_parts,
     unpack_texts,
 )
-from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
-from lightretriever.artifacts.sparse.weights import scores_of, weighted_query
 
 RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
 """The remedy for a damaged index."""
 
+MIN_WORD: Final = 3
+"""Letters of a word that is corrected; shorter ones are like too many others."""
+
+MAX_WORD: Final = 40
+"""Letters of the longest word that is corrected; what is near a longer one takes too long to find."""
+
+MIN_BEGINNING: Final = 2
+"""Letters of a beginning that is completed."""
+
+_MAX_SCORE: Final = float(np.finfo(np.float32).max)
 _IDS_AT_ONCE: Final = 65_536
 _NO_ORDINALS: Final = np.empty(0, np.int64)
 _MAX_SECONDS: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
@@ -143,22 +154,19 @@ class ImpactIndex:
         text, whose words in a language weigh their counts. Documents named are those of the first condition, then those
         of the next; none of a condition that holds for more than ten.
         """
-        analyzer, names, values = None, [""], np.empty(0, np.float32)
         if isinstance(query, str):
-            analyzer = word_analyzer(language)
-            texts = pack_texts("text", [query, *chain.from_iterable(named)])
+            analyzer, names, values = word_analyzer(language), [query], np.empty(0, np.float32)
         else:
-            names, values = weighted_query(*query)
-            texts = pack_texts("term", [*names, *chain.from_iterable(named)])
+            analyzer, (names, values) = None, weighted_query(*query)
+        texts = pack_texts("term", [*names, *chain.from_iterable(named)])
         arguments = (texts, pack_floats(values), pack_ints(others), min(k, max(1, self.count)))
         limits = (self._handle_of(allowed), _nanoseconds(seconds))
         packed = java_call(self._impacts.find, self.handle, analyzer, *arguments, *limits)
-        words, counts, hits, documents, impacts, named_ordinals = unpack_parts(packed)
-        if analyzer is not None:
-            names, values = words.decode().split(" ") if words else [], np.frombuffer(counts, "<f4")
-        ordinals = unpack_ints(documents)
-        matrix = np.frombuffer(impacts, "<i4").reshape(ordinals.size, len(names))
-        return FoundImpacts(names, values, *unpack_hits(hits), ordinals, matrix, unpack_ints(named_ordinals))
+        words, weights, hits, documents, impacts, named_ordinals = unpack_parts(packed)
+        found, ordinals = words.decode().split(" ") if words else [], unpack_ints(documents)
+        matrix = np.frombuffer(impacts, "<i4").reshape(ordinals.size, len(found))
+        arrays = (np.frombuffer(weights, "<f4"), *unpack_hits(hits), ordinals, matrix, unpack_ints(named_ordinals))
+        return FoundImpacts(found, *arrays)
 
     def scores(self, terms: Sequence[str], weights: FloatArray, ordinals: IntegerArray) -> Float32Array:
         """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
@@ -322,3 +330,89 @@ class ImpactIndex:
 
 def _nanoseconds(seconds: float) -> int:
     return round(min(max(seconds, 0.0), _MAX_SECONDS) * 1e9)
+
+
+class Spelling:
+    """The words of an open index as its documents spell them, in lower case: corrections of others, and completions.
+    Lucene's fuzzy and sorted terms find them. Any number of threads may use it at once."""
+
+    def __init__(self, index: ImpactIndex, language: Language = "english") -> None:
+        """`language` is that of the vocabulary's words."""
+        self._index = index
+        self._analyzer = word_analyzer(language)
+        self._java = java_class("lightretriever.Spellings")
+
+    def corrections(self, words: Sequence[str]) -> list[str]:
+        """For each word, in lower case, the word of the corpus that is most like it; "" where the corpus has the word
+        in any form, and where no word is near. A word that the corpus has counts as a misspelling where one letter
+        makes it a word of 200 times as many documents, unless it is the id of a document.
+
+        Words of 4 and 5 letters may differ in one letter, longer ones in two, but not in the first. Two neighbours that
+        are swapped count as one. Among equals, the word of most documents is taken. A word of three letters is
+        corrected only to one that has two neighbours swapped or one letter more, that five documents and one in 200
+        have, and ten times as many as any other such word. Raises ValueError for a word that is no Unicode.
+        """
+        if not words:
+            return []
+        asked = (word if MIN_WORD <= len(word) <= MAX_WORD else "" for word in words)
+        packed = pack_texts("word", asked)
+        return unpack_texts(java_call(self._java.corrections, self._index.handle, self._analyzer, packed))
+
+    def forms(self, words: Sequence[str]) -> list[list[str]]:
+        """For each word, in lower case, the words of the corpus that have the same term."""
+        packed = pack_texts("word", words)
+        forms = java_call(self._java.forms, self._index.handle, self._analyzer, packed)
+        return [text.split() for text in unpack_texts(forms)]
+
+    def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
+        """The words that begin with a text in lower case, of at least two letters, the text itself included if it is a
+        word, each with the number of documents that have it: the most frequent `most`, ties by word."""
+        if len(beginning) < MIN_BEGINNING:
+            return []
+        packed = pack_text("beginning", beginning)
+        return unpack_counts(java_call(self._java.completions, self._index.handle, packed, most))
+
+
+def weighted_query(terms: Sequence[str], weights: FloatArray) -> tuple[list[str], Float32Array]:
+    """The different terms (u,) of a query (t,), and the sums (u,) float32 of their weights, none 0; see `weighted_ids`.
+
+    Raises ValueError for weights that are not one for each term, as `weighted_ids` does for others.
+    """
+    numbers: dict[str, int] = {}
+    ids = np.array([numbers.setdefault(term, len(numbers)) for term in terms], np.int32)
+    kept, sums = weighted_ids(ids, weights)
+    names = list(numbers)
+    return [names[number] for number in kept.tolist()], sums
+
+
+def weighted_ids(terms: IntegerArray, weights: FloatArray) -> tuple[Int32Array, Float32Array]:
+    """The different terms (u,) int32 of a query (t,), ascending, and the sums (u,) float32 of their weights, none 0.
+
+    Weights are cut to multiples of a power of two, so that sums in double of the products of weight and impact are
+    exact in any order: u products of a weight below 2^e with an impact below 2^16 add up to less than 2^(e + 16 + b),
+    where u <= 2^b, and a double has 53 bits. A weight of at least 2^(b - 13) of the largest one keeps all of its bits.
+    Raises ValueError for weights that are no floats, negative, not finite, or too large for a float32 score.
+    """
+    if weights.shape != terms.shape or weights.dtype.kind != "f":
+        raise ValueError(
+            f"weights must be floats of the terms' shape {terms.shape}; got {weights.dtype} of shape {weights.shape}."
+        )
+    total = weights.sum(dtype=np.float64)
+    if not (weights.min(initial=0.0) >= 0 and total * MAX_IMPACT < _MAX_SCORE):  # a not-a-number fails this, too
+        message = "weights must be finite, not negative, and small enough for a float32 score"
+        raise ValueError(f"{message}; they are from {weights.min()} to {weights.max()}.")
+    ids, places = np.unique(terms, return_inverse=True)
+    sums = np.bincount(places, weights, len(ids)).astype(np.float32).astype(np.float64)
+    exponent = math.frexp(float(sums.max(initial=0.0)))[1]
+    bits = max(0, int(np.count_nonzero(sums)) - 1).bit_length()
+    unit = math.ldexp(1.0, exponent + 16 + bits - 53)
+    cut = (np.trunc(sums / unit) * unit).astype(np.float32)
+    kept = cut != 0
+    return ids[kept].astype(np.int32), cut[kept]
+
+
+def scores_of(shares: Float32Array) -> Float32Array:
+    """The scores (m,) float32 of documents by the products (m, t) float32 of weight and impact of a query's terms: the
+    bits that `ImpactIndex.scores` gives, if the weights are those of `weighted_ids`."""
+    scores: Float32Array = shares.sum(axis=1, dtype=np.float64).astype(np.float32)
+    return scores

@@ -15,8 +15,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, NamedTuple
 
-from lightretriever.artifacts.sparse.java_bytes import pack_text, pack_texts, unpack_ints, unpack_parts, unpack_texts
-from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class, lucene_version
+from lightretriever.artifacts.sparse.jvm import (
+    JavaObject,
+    java_call,
+    java_class,
+    lucene_version,
+    pack_text,
+    pack_texts,
+    unpack_ints,
+    unpack_parts,
+    unpack_texts,
+)
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 VocabularyKind = Literal["tokens", "words"]

@@ -20,12 +20,20 @@ from lightretriever.artifacts.documents.fields import NAMES, FieldKind, indexed_
 from lightretriever.artifacts.dtypes import Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.java_bytes import pack_ints, pack_parts, pack_texts, utf8
-from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, java_class
+from lightretriever.artifacts.sparse.jvm import (
+    JavaObject,
+    java_call,
+    java_class,
+    pack_ints,
+    pack_parts,
+    pack_texts,
+    utf8,
+)
 from lightretriever.artifacts.sparse.vocabulary import Language, word_analyzer
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
 _BUFFER_MB: Final = 256.0  # what Lucene collects in memory before it writes a segment
+_LATER_BUFFER_MB: Final = 32.0
 _CHUNK_BYTES: Final = 16 << 20  # what one call into Java carries
 _CHUNK_DOCUMENTS: Final = 4096
 _DISK_ERRORS: Final = ("IOException", "FileSystemException", "AccessDeniedException")
@@ -48,7 +56,7 @@ class ImpactIndexWriter:
         later: bool = False,
     ) -> None:
         """`fields` are the documents' declared fields, see `artifacts.documents.fields`. With a language, the spellings
-        of title and text are indexed too, see `artifacts.sparse.spelling`; with `positions`, those of its words.
+        of title and text are indexed too, see `artifacts.sparse.index`; with `positions`, those of its words.
 
         Raises BundleError when `path` is a directory that is not empty, JavaError when Java or the disk fails.
         """
@@ -61,11 +69,8 @@ class ImpactIndexWriter:
         self._fields: dict[str, FieldKind] = {**(fields or {}), NAMES: "keyword"}
         self._java = java_class("lightretriever.IndexBuilder")
         analyzer = None if language is None else word_analyzer(language)
-        arguments = (bytearray(bytes(path.absolute())), analyzer, positions)
-        if later:
-            self._handle = java_call(self._java.later, *arguments)
-        else:
-            self._handle = java_call(self._java.open, *arguments, _BUFFER_MB)
+        arguments = (analyzer, positions, _LATER_BUFFER_MB if later else _BUFFER_MB, later)
+        self._handle = java_call(self._java.open, bytearray(bytes(path.absolute())), *arguments)
 
     def close(self) -> None:
         """Merge to one segment and commit. Rolls back and raises ValueError when two documents had the same id."""

@@ -20,8 +20,8 @@ from lightretriever.artifacts.bundle.manifest import FEEDBACK
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import best_first, products
 from lightretriever.artifacts.dtypes import Float32Array
+from lightretriever.artifacts.sparse.index import scores_of
 from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB, start_jvm
-from lightretriever.artifacts.sparse.weights import scores_of
 from lightretriever.loadtest.program import ADDRESS, BUNDLE, program
 from lightretriever.service.schemas import Normalization, SearchRequest
 from lightretriever.service.search.fusion import align, evidence, fuse_again, fuse_linear, moved_query, word_share

@@ -16,7 +16,7 @@ import numpy as np
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array, Int64Array
 from lightretriever.artifacts.live.documents import LiveDocuments
-from lightretriever.artifacts.sparse.spelling import Spelling
+from lightretriever.artifacts.sparse.index import Spelling
 from lightretriever.service.execution.executor import Outcome
 from lightretriever.service.schemas import ClusterFacts, LegName
 

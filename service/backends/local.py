@@ -13,9 +13,8 @@ import numpy as np
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.dense.index import DenseIndex, best_first, products
 from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
+from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex, Spelling
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, start_jvm
-from lightretriever.artifacts.sparse.spelling import Spelling
 from lightretriever.artifacts.sparse.vocabulary import Language
 from lightretriever.service.backends.base import (
     NO_ORDINALS,
@@ -162,8 +161,7 @@ class LocalBackends(Backends):
         self.legs: dict[LegName, Leg] = {} if dense is None else {"dense": FaissDense(dense)}
         self.legs["sparse"] = LuceneSparse(index, self._language)
         self.documents = index
-        spelling = None if self._language is None else Spelling(index, self._language)
-        self.spellings = spelling if spelling is not None and spelling.available else None
+        self.spellings = None if self._language is None else Spelling(index, self._language)
         self._search_bytes = 0 if dense is None else dense.search_bytes
 
     def now(self) -> "LocalBackends":

@@ -21,8 +21,8 @@ import numpy as np
 
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import TokenizerError
+from lightretriever.artifacts.sparse.index import weighted_ids
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from lightretriever.artifacts.sparse.weights import weighted_ids
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.table import TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer

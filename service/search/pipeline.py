@@ -13,7 +13,7 @@ from lightretriever.artifacts.dense.index import products
 from lightretriever.artifacts.documents.fields import NAMES, Order, name_of
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import TokenizerError
-from lightretriever.artifacts.sparse.weights import scores_of
+from lightretriever.artifacts.sparse.index import scores_of
 from lightretriever.service import errors
 from lightretriever.service.backends.base import (
     DocumentsGoneError,

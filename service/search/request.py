@@ -41,10 +41,7 @@ RERANK_UNTIL: Final = 0.97
 
 _LAST_SORTED: Final = 100_000  # documents whose order is kept in memory at once
 _LAST_ON_CLUSTER: Final = 10_000  # OpenSearch's max_result_window
-_NO_SPELLING: Final = (
-    "the bundle has no spellings: build it with `index.vocabulary: words` to have them, unless its documents have no "
-    "words that are written with spaces"
-)
+_NO_SPELLING: Final = "the bundle has no spellings: build it with `index.vocabulary: words` to have them"
 _NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
 _OF_EVERY_SEARCH: Final = {"query", "k", "offset"}
 _NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"

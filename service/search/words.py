@@ -33,7 +33,7 @@ import numpy as np
 
 from lightretriever.artifacts.dtypes import Float64Array
 from lightretriever.artifacts.errors import TokenizerError
-from lightretriever.artifacts.sparse.spelling import MIN_WORD, Spelling
+from lightretriever.artifacts.sparse.index import MIN_WORD, Spelling
 from lightretriever.artifacts.sparse.vocabulary import words_of
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.search.encoder import QueryEncoder

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightretriever.artifacts.errors import JavaError
-from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.weights import scores_of, weighted_ids, weighted_query
+from lightretriever.artifacts.sparse.index import ImpactIndex, scores_of, weighted_ids, weighted_query
 from tests.lucene.support import Collection, named, named_query, opened, query, random_collection
 from tests.support.wordings import raises
 

@@ -8,8 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.spelling import Spelling
+from lightretriever.artifacts.sparse.index import ImpactIndex, Spelling
 from lightretriever.artifacts.sparse.vocabulary import Language, words_of
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from tests.support.wordings import raises
@@ -126,11 +125,9 @@ def test_the_words_of_a_beginning(index: ImpactIndex, beginning: str, words: lis
     assert Spelling(index).completions(beginning, 2) == words[:2]
 
 
-def test_an_index_may_have_no_spellings(index: ImpactIndex, tmp_path: Path) -> None:
-    assert Spelling(index).available
+def test_an_index_may_have_no_spellings(tmp_path: Path) -> None:
     with ImpactIndex.open(write(tmp_path / "plain", TEXTS, language=None)) as plain:
         spelling = Spelling(plain)
-        assert not spelling.available
         assert (spelling.corrections(["bycicle"]), spelling.completions("ch", 9)) == ([""], [])
 
 

@@ -56,7 +56,7 @@ public final class DocumentFilter {
   }
 
   public static DocumentFilter of(OpenIndex index, byte[] texts) throws IOException {
-    Iterator<String> condition = new Strings(texts).from(0);
+    Iterator<String> condition = new Packed(texts).from(0);
     Query query = query(condition);
     if (condition.hasNext()) {
       throw new IllegalArgumentException("a condition goes on after its end with " + condition.next());
@@ -67,13 +67,8 @@ public final class DocumentFilter {
           Weight weight = weight(index, query);
           for (LeafReaderContext leaf : index.segments()) {
             DocIdSetIterator found = found(weight, leaf);
-            if (leaf.docBase == 0) {
-              documents.or(found);
-              continue;
-            }
-            for (int each = found.nextDoc(); each != DocIdSetIterator.NO_MORE_DOCS; each = found.nextDoc()) {
-              documents.set(leaf.docBase + each);
-            }
+            found.nextDoc();
+            found.intoBitSet(DocIdSetIterator.NO_MORE_DOCS, documents, -leaf.docBase);
           }
           return new DocumentFilter(documents);
         });

@@ -1,7 +1,6 @@
 package lightretriever;
 
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
@@ -59,8 +58,8 @@ public final class Fields {
   }
 
   /**
-   * Every value of a keyword field, in order, and last in how many documents of a filter, or of all where it is null, each
-   * is, int32, packed by Strings; null for more than so many values.
+   * Every value of a keyword field, in order, with the number of documents of a filter, or of all where it is null, that
+   * have it, packed; null for more than so many values.
    */
   public static byte[] counts(OpenIndex index, DocumentFilter among, byte[] field, int most) throws IOException {
     return index.reading(
@@ -75,8 +74,7 @@ public final class Fields {
               }
             }
           }
-          Stream<byte[]> texts = counts.keySet().stream().map(text -> text.getBytes(StandardCharsets.UTF_8));
-          return Strings.pack(Stream.concat(texts, Stream.of(Packed.ints(counts.values()))).toList());
+          return Packed.counts(counts);
         });
   }
 

@@ -4,7 +4,6 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.LinkedHashMap;
@@ -47,14 +46,14 @@ public final class ImpactSearch {
 
   /** The best k documents of an index of words, by Lucene's own BM25 in place of impacts: a system to compare with. */
   public static byte[] bm25(OpenIndex index, byte[] terms, byte[] weights, int k, float k1, float b) throws IOException {
-    Map<Term, Float> words = weighted(new Strings(terms), weights);
+    Map<Term, Float> words = weighted(new Packed(terms), weights);
     long never = System.nanoTime() + Long.MAX_VALUE / 2;
     return index.reading(() -> packed(best(index, new BM25Similarity(k1, b), words, k, null, never)));
   }
 
   /** The impact of each given term in each given ordinal: one int32 each, 0 for none; by ordinal. The ordinals ascend. */
   public static byte[] impacts(OpenIndex index, byte[] terms, byte[] ordinals) throws IOException {
-    Strings names = new Strings(terms);
+    Packed names = new Packed(terms);
     List<Term> wanted = IntStream.range(0, names.count()).mapToObj(i -> term(names, i)).toList();
     return index.reading(() -> impacts(index, wanted, Packed.ints(ordinals)));
   }
@@ -63,7 +62,7 @@ public final class ImpactSearch {
    * A search in one call: the best k documents that score above 0, of those of a filter if there is one, and the impacts of
    * all terms in these and in others. Without an analyzer the texts begin with as many terms as there are weights; with
    * one, with a text, whose words weigh their counts. Behind them stand the conditions of documents that the query names.
-   * Packed by Strings: the words of the text with a space between two, the float32 weights, the hits as int32 ordinals and
+   * Packed: the terms with a space between two, the float32 weights, the hits as int32 ordinals and
    * as many float32 scores, by score, then by ordinal, the ordinals of hits, named and others, ascending, their impacts as
    * in impacts(), and the ordinals of those named.
    *
@@ -80,10 +79,10 @@ public final class ImpactSearch {
       long nanoseconds)
       throws IOException {
     long deadline = System.nanoTime() + nanoseconds;
-    Strings given = new Strings(texts);
+    Packed given = new Packed(texts);
     Map<Term, Float> query =
-        analyzer == null ? weighted(given, weights) : counted(WordAnalyzer.words(analyzer, given.get(0)));
-    String words = analyzer == null ? "" : query.keySet().stream().map(Term::text).collect(Collectors.joining(" "));
+        analyzer == null ? weighted(given, weights) : counted(WordAnalyzer.words(analyzer, given.text(0)));
+    String words = query.keySet().stream().map(Term::text).collect(Collectors.joining(" "));
     return index.reading(
         () -> {
           ScoreDoc[] hits = best(index, new RawTFSimilarity(), query, k, filter, deadline);
@@ -96,9 +95,9 @@ public final class ImpactSearch {
           IntStream.range(0, more.limit()).map(more::get).forEach(documents);
           IntStream.of(named).forEach(documents);
           int[] ordinals = documents.build().sorted().distinct().toArray();
-          return Strings.pack(
+          return Packed.parts(
               List.of(
-                  words.getBytes(StandardCharsets.UTF_8),
+                  Packed.utf8(words),
                   Packed.floats(query.values()),
                   packed(hits),
                   Packed.ints(ordinals),
@@ -161,7 +160,8 @@ public final class ImpactSearch {
       while (end < wanted.limit() && wanted.get(end) < segment.docBase + segment.reader().maxDoc()) {
         end++;
       }
-      TermsEnum each = first == end ? TermsEnum.EMPTY : terms(segment.reader().terms(IndexBuilder.CONTENTS));
+      Terms terms = Terms.getTerms(segment.reader(), IndexBuilder.CONTENTS);
+      TermsEnum each = first == end ? TermsEnum.EMPTY : terms.iterator();
       int column = 0;
       for (Term name : names) {
         if (each.seekExact(name.bytes())) {
@@ -180,7 +180,7 @@ public final class ImpactSearch {
   }
 
   /**
-   * All terms of the documents from first up to the one before end, packed by Strings. The last part has three int32 for
+   * All terms of the documents from first up to the one before end, packed. The last part has three int32 for
    * each: the document counted from first, the place of the term among the other parts, and the impact. Asks every term of
    * the index once.
    */
@@ -190,7 +190,7 @@ public final class ImpactSearch {
           int[] found = new int[3 * 1024];
           int size = 0;
           List<byte[]> packed = new ArrayList<>();
-          TermsEnum each = terms(index.terms(IndexBuilder.CONTENTS));
+          TermsEnum each = index.eachTerm(IndexBuilder.CONTENTS);
           PostingsEnum postings = null;
           while (each.next() != null) {
             postings = each.postings(postings, PostingsEnum.FREQS);
@@ -206,17 +206,12 @@ public final class ImpactSearch {
             }
           }
           packed.add(Packed.ints(ArrayUtil.copyOfSubArray(found, 0, size)));
-          return Strings.pack(packed);
+          return Packed.parts(packed);
         });
   }
 
-  /** Every term of some documents; none for null. */
-  private static TermsEnum terms(Terms terms) throws IOException {
-    return terms == null ? TermsEnum.EMPTY : terms.iterator();
-  }
-
   /** As many terms as there are weights, with these. */
-  private static Map<Term, Float> weighted(Strings terms, byte[] weights) {
+  private static Map<Term, Float> weighted(Packed terms, byte[] weights) {
     FloatBuffer values = Packed.floats(weights);
     Map<Term, Float> weighted = new LinkedHashMap<>();
     for (int i = 0; i < values.limit(); i++) {
@@ -234,7 +229,7 @@ public final class ImpactSearch {
     return counts;
   }
 
-  private static Term term(Strings names, int index) {
-    return new Term(IndexBuilder.CONTENTS, names.utf8(index));
+  private static Term term(Packed names, int index) {
+    return new Term(IndexBuilder.CONTENTS, names.checked(index));
   }
 }

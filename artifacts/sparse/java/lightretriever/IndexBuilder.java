@@ -5,6 +5,9 @@ import java.nio.IntBuffer;
 import java.nio.file.Path;
 import java.util.stream.IntStream;
 import org.apache.lucene.analysis.Analyzer;
+import org.apache.lucene.analysis.TokenStream;
+import org.apache.lucene.analysis.tokenattributes.BytesTermAttribute;
+import org.apache.lucene.analysis.tokenattributes.TermFrequencyAttribute;
 import org.apache.lucene.document.BinaryDocValuesField;
 import org.apache.lucene.document.Document;
 import org.apache.lucene.document.Field;
@@ -17,7 +20,6 @@ import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.LogDocMergePolicy;
-import org.apache.lucene.index.MergeScheduler;
 import org.apache.lucene.index.SerialMergeScheduler;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.store.Directory;
@@ -41,38 +43,31 @@ public final class IndexBuilder {
   private static final FieldType SPELLING_TYPE = indexed(IndexOptions.DOCS, true);
   private static final FieldType PHRASE_TYPE = indexed(IndexOptions.DOCS_AND_FREQS_AND_POSITIONS, true);
 
-  private static final double LATER_MEGABYTES = 32;
-  private static final double LATER_CACHED_MEGABYTES = 4;
-  private static final int LATER_MERGED = 2;
-  private static final int LATER_SMALL = 16;
+  private static final double CACHED_MEGABYTES = 4;
+  private static final int SMALL = 16;
 
   private final Directory directory;
   private final IndexWriter writer;
   private final boolean positions;
-  private final ImpactTokens tokens = new ImpactTokens();
+  private final Impacts impacts = new Impacts();
   // Written alone: the allocation must not be optimised away.
   @SuppressWarnings("unused")
   private volatile byte[] reserved;
 
   private IndexBuilder(
-      Directory directory,
-      Analyzer analyzer,
-      boolean positions,
-      double bufferMegabytes,
-      int merged,
-      MergeScheduler scheduler)
-      throws IOException {
-    this.directory = directory;
+      Directory files, Analyzer analyzer, boolean positions, double bufferMegabytes, boolean later) throws IOException {
+    // What one change adds is a segment of its own at first, and in memory.
+    this.directory = later ? new NRTCachingDirectory(files, CACHED_MEGABYTES, bufferMegabytes) : files;
     this.positions = positions;
     // Merges only neighbouring segments, so that the order of the documents survives.
     LogDocMergePolicy merges = new LogDocMergePolicy();
-    merges.setMergeFactor(merged);
-    merges.setMinMergeDocs(LATER_SMALL);
+    merges.setMergeFactor(later ? 2 : 1000); // none are merged before the last one
+    merges.setMinMergeDocs(SMALL);
     merges.setNoCFSRatio(0.0);
     IndexWriterConfig config = new IndexWriterConfig(analyzer);
     config.setOpenMode(IndexWriterConfig.OpenMode.CREATE);
     config.setMergePolicy(merges);
-    config.setMergeScheduler(scheduler);
+    config.setMergeScheduler(later ? new ConcurrentMergeScheduler() : new SerialMergeScheduler());
     config.setRAMBufferSizeMB(bufferMegabytes);
     config.setUseCompoundFile(false);
     config.setCommitOnClose(false);
@@ -90,22 +85,13 @@ public final class IndexBuilder {
 
   /**
    * The analyzer splits texts into words; null will do where none are given. With positions, the words of texts are indexed
-   * with their places, too.
+   * with their places, too. A later one writes for behind(), to a directory of this process alone, and has few segments at
+   * any time, because searches visit each.
    */
-  public static IndexBuilder open(byte[] path, Analyzer analyzer, boolean positions, double bufferMegabytes)
-      throws IOException {
-    // No segments are merged before the last one.
-    Directory directory = new MMapDirectory(Path.of(Packed.text(path)));
-    return new IndexBuilder(directory, analyzer, positions, bufferMegabytes, 1000, new SerialMergeScheduler());
-  }
-
-  /** Writes for behind(), to a directory of this process alone. Segments are few at any time, because searches visit each. */
-  public static IndexBuilder later(byte[] path, Analyzer analyzer, boolean positions) throws IOException {
-    // What one change adds is a segment of its own at first, and in memory.
-    Directory files = new MMapDirectory(Path.of(Packed.text(path)));
-    Directory cached = new NRTCachingDirectory(files, LATER_CACHED_MEGABYTES, LATER_MEGABYTES);
+  public static IndexBuilder open(
+      byte[] path, Analyzer analyzer, boolean positions, double bufferMegabytes, boolean later) throws IOException {
     return new IndexBuilder(
-        cached, analyzer, positions, LATER_MEGABYTES, LATER_MERGED, new ConcurrentMergeScheduler());
+        new MMapDirectory(Path.of(Packed.text(path))), analyzer, positions, bufferMegabytes, later);
   }
 
   /** Merges all that was added up to now to one segment, while other threads add more. */
@@ -146,33 +132,33 @@ public final class IndexBuilder {
       byte[] values,
       byte[] texts)
       throws IOException {
-    Strings known = new Strings(values);
+    Packed known = new Packed(values);
     IntBuffer knownRows = Packed.ints(valueRows);
-    Strings identities = new Strings(ids);
-    Strings spellings = new Strings(names);
-    BytesRef[] vocabulary = IntStream.range(0, spellings.count()).mapToObj(spellings::utf8).toArray(BytesRef[]::new);
-    Strings jsons = new Strings(raws);
-    Strings spelt = new Strings(texts);
+    Packed identities = new Packed(ids);
+    Packed spellings = new Packed(names);
+    BytesRef[] vocabulary = IntStream.range(0, spellings.count()).mapToObj(spellings::checked).toArray(BytesRef[]::new);
+    Packed jsons = new Packed(raws);
+    Packed spelt = new Packed(texts);
     IntBuffer rows = Packed.ints(rowEnds);
     IntBuffer termIds = Packed.ints(terms);
     IntBuffer weights = Packed.ints(impacts);
     int start = 0;
     int value = 0;
     for (int i = 0; i < identities.count(); i++) {
-      builder.tokens.set(vocabulary, termIds, weights, start, rows.get(i));
+      builder.impacts.set(vocabulary, termIds, weights, start, rows.get(i));
       start = rows.get(i);
-      Document document = identified(identities.get(i));
+      Document document = identified(identities.text(i));
       // A column of values is read several times as fast as stored fields, which are compressed in blocks.
-      document.add(new BinaryDocValuesField(RAW, jsons.utf8(i)));
-      document.add(new Field(CONTENTS, builder.tokens, IMPACT_TYPE));
+      document.add(new BinaryDocValuesField(RAW, jsons.checked(i)));
+      document.add(new Field(CONTENTS, builder.impacts, IMPACT_TYPE));
       if (spelt.count() > 0) {
-        document.add(new Field(SPELLINGS, spelt.get(i), SPELLING_TYPE));
+        document.add(new Field(SPELLINGS, spelt.text(i), SPELLING_TYPE));
       }
       if (builder.positions) {
-        document.add(new Field(PHRASES, spelt.get(i), PHRASE_TYPE));
+        document.add(new Field(PHRASES, spelt.text(i), PHRASE_TYPE));
       }
       for (; value < knownRows.get(i); value++) {
-        document.add(Fields.field(known.get(2 * value), known.get(2 * value + 1)));
+        document.add(Fields.field(known.text(2 * value), known.text(2 * value + 1)));
       }
       builder.writer.addDocument(document);
     }
@@ -180,11 +166,11 @@ public final class IndexBuilder {
 
   /** Adds n documents whose words are indexed with their frequencies, for BM25; nothing but the id is stored. */
   public static void addTexts(IndexBuilder builder, byte[] ids, byte[] texts) throws IOException {
-    Strings names = new Strings(ids);
-    Strings contents = new Strings(texts);
+    Packed names = new Packed(ids);
+    Packed contents = new Packed(texts);
     for (int i = 0; i < names.count(); i++) {
-      Document document = identified(names.get(i));
-      document.add(new Field(CONTENTS, contents.get(i), TEXT_TYPE));
+      Document document = identified(names.text(i));
+      document.add(new Field(CONTENTS, contents.text(i), TEXT_TYPE));
       builder.writer.addDocument(document);
     }
   }
@@ -220,5 +206,47 @@ public final class IndexBuilder {
     // Anserini's searchers break ties by this column; ids() reads it too, which is faster than stored fields.
     document.add(new BinaryDocValuesField(ID, new BytesRef(id)));
     return document;
+  }
+
+  /**
+   * One document's terms, each once, with its impact as the term frequency. Repeating a term as often as its impact says,
+   * which is how a text analyzer would get the same index, costs a hundred times the tokens.
+   */
+  private static final class Impacts extends TokenStream {
+    // Added first: it must be the one that answers for the term's bytes, not the frequency attribute's implementation.
+    private final BytesTermAttribute term = addAttribute(BytesTermAttribute.class);
+    private final TermFrequencyAttribute frequency = addAttribute(TermFrequencyAttribute.class);
+    private BytesRef[] names;
+    private IntBuffer terms;
+    private IntBuffer impacts;
+    private int next;
+    private int end;
+
+    /** The terms from start to end are places in names. */
+    void set(BytesRef[] names, IntBuffer terms, IntBuffer impacts, int start, int end) {
+      this.names = names;
+      this.terms = terms;
+      this.impacts = impacts;
+      this.next = start;
+      this.end = end;
+    }
+
+    @Override
+    public void reset() throws IOException {
+      super.reset();
+      clearAttributes();
+    }
+
+    /** Attributes other than these two keep what reset() gave them, so they need no clearing for each token. */
+    @Override
+    public boolean incrementToken() {
+      if (next >= end) {
+        return false;
+      }
+      term.setBytesRef(names[terms.get(next)]);
+      frequency.setTermFrequency(impacts.get(next));
+      next++;
+      return true;
+    }
   }
 }

@@ -91,7 +91,7 @@ public final class OpenIndex {
   }
 
   /**
-   * The JSON of the first of some documents, whose numbers ascend, packed by Strings: up to some MiB, and at least one. Those
+   * The JSON of the first of some documents, whose numbers ascend, packed: up to some MiB, and at least one. Those
    * behind are to be asked for again.
    */
   public static byte[] documents(OpenIndex index, byte[] ordinals) throws IOException {
@@ -107,11 +107,11 @@ public final class OpenIndex {
             size += text.length;
             texts.add(text);
           }
-          return Strings.pack(texts);
+          return Packed.parts(texts);
         });
   }
 
-  /** The ids of so many documents from the first on, in order, packed by Strings. */
+  /** The ids of so many documents from the first on, in order, packed. */
   public static byte[] ids(OpenIndex index, int first, int count) throws IOException {
     return index.reading(
         () -> {
@@ -120,22 +120,21 @@ public final class OpenIndex {
           for (int document = first; document < first + count; document++) {
             ids.add(value(values, document));
           }
-          return Strings.pack(ids);
+          return Packed.parts(ids);
         });
   }
 
   /** The number of the last document with each id, int32, or -1. */
   public static byte[] ordinals(OpenIndex index, byte[] ids) throws IOException {
-    Strings wanted = new Strings(ids);
+    Packed wanted = new Packed(ids);
     return index.reading(
         () -> {
           int[] found = new int[wanted.count()];
-          Terms known = index.terms(IndexBuilder.ID);
-          TermsEnum each = known == null ? TermsEnum.EMPTY : known.iterator();
+          TermsEnum each = index.eachTerm(IndexBuilder.ID);
           PostingsEnum postings = null;
           for (int i = 0; i < wanted.count(); i++) {
             int last = -1;
-            if (each.seekExact(wanted.utf8(i))) {
+            if (each.seekExact(wanted.checked(i))) {
               postings = each.postings(postings, PostingsEnum.NONE);
               for (int next = postings.nextDoc(); next != DocIdSetIterator.NO_MORE_DOCS; next = postings.nextDoc()) {
                 last = next;
@@ -188,6 +187,12 @@ public final class OpenIndex {
   /** The terms of a field in all segments, or null when no document has the field. */
   Terms terms(String field) throws IOException {
     return MultiTerms.getTerms(reader, field);
+  }
+
+  /** The same, one by one. */
+  TermsEnum eachTerm(String field) throws IOException {
+    Terms terms = terms(field);
+    return terms == null ? TermsEnum.EMPTY : terms.iterator();
   }
 
   /** In how many documents a term is. */

@@ -1,14 +1,14 @@
 package lightretriever;
 
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.stream.Stream;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.analysis.TokenStream;
 import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
@@ -39,44 +39,37 @@ public final class Spellings {
 
   private Spellings() {}
 
-  /** Whether the index has spellings: older ones have none. */
-  public static boolean areIn(OpenIndex index) throws IOException {
-    return index.reading(() -> index.terms(IndexBuilder.SPELLINGS) != null);
-  }
-
   /**
-   * For each word, the word of the corpus that is spelt most like it, packed by Strings. It is empty where nothing is
+   * For each word, the word of the corpus that is spelt most like it, packed. It is empty where nothing is
    * near, and where the corpus has the word, in whatever form, unless it is a misspelling there.
    */
   public static byte[] corrections(OpenIndex index, Analyzer analyzer, byte[] words) throws IOException {
-    return index.reading(() -> Strings.map(words, word -> correction(index, analyzer, word)));
+    return index.reading(() -> Packed.map(words, word -> correction(index, analyzer, word)));
   }
 
   /**
-   * The words that begin with a text, UTF-8, the text itself included, those of most documents first, up to so many, and
-   * last their numbers of documents, int32, packed by Strings.
+   * The words that begin with a text, UTF-8, the text itself included, those of most documents first, up to so many, with
+   * their numbers of documents, packed.
    */
   public static byte[] completions(OpenIndex index, byte[] beginning, int most) throws IOException {
     return index.reading(
         () -> {
-          List<Word> found =
-              beginning(index, new BytesRef(beginning)).stream()
-                  .sorted(Comparator.comparingInt(Word::documents).reversed())
-                  .limit(most)
-                  .toList();
-          Stream<byte[]> texts = found.stream().map(word -> word.text().getBytes(StandardCharsets.UTF_8));
-          byte[] numbers = Packed.ints(found.stream().map(Word::documents).toList());
-          return Strings.pack(Stream.concat(texts, Stream.of(numbers)).toList());
+          Map<String, Integer> found = new LinkedHashMap<>();
+          beginning(index, new BytesRef(beginning)).stream()
+              .sorted(Comparator.comparingInt(Word::documents).reversed())
+              .limit(most)
+              .forEach(word -> found.put(word.text(), word.documents()));
+          return Packed.counts(found);
         });
   }
 
   /**
    * For each word in lower case, the words of the corpus of which the analyzer makes the same terms, with a space between
-   * two, packed by Strings. They are looked for among those that begin as both the word and its term do, without
+   * two, packed. They are looked for among those that begin as both the word and its term do, without
    * the term's last letter if it is a beginning: gallery and galleries have the term galleri.
    */
   public static byte[] forms(OpenIndex index, Analyzer analyzer, byte[] words) throws IOException {
-    return index.reading(() -> Strings.map(words, word -> String.join(" ", forms(index, analyzer, word))));
+    return index.reading(() -> Packed.map(words, word -> String.join(" ", forms(index, analyzer, word))));
   }
 
   private static Set<String> forms(OpenIndex index, Analyzer analyzer, String word) throws IOException {
@@ -106,8 +99,7 @@ public final class Spellings {
   /** The words that begin with a text, in the order of their UTF-8. */
   private static List<Word> beginning(OpenIndex index, BytesRef prefix) throws IOException {
     List<Word> found = new ArrayList<>();
-    Terms words = index.terms(IndexBuilder.SPELLINGS);
-    TermsEnum each = words == null ? TermsEnum.EMPTY : words.iterator();
+    TermsEnum each = index.eachTerm(IndexBuilder.SPELLINGS);
     boolean more = each.seekCeil(prefix) != TermsEnum.SeekStatus.END;
     for (; more && StringHelper.startsWith(each.term(), prefix); more = each.next() != null) {
       found.add(new Word(each.term().utf8ToString(), each.docFreq(), 1f));
@@ -117,9 +109,6 @@ public final class Spellings {
 
   /** The word that is most alike; among such, that of most documents. */
   private static String correction(OpenIndex index, Analyzer analyzer, String word) throws IOException {
-    if (index.terms(IndexBuilder.SPELLINGS) == null) {
-      return "";
-    }
     int length = word.codePointCount(0, word.length());
     int documents = documents(index, analyzer, word);
     if (documents > 0) {
@@ -135,8 +124,8 @@ public final class Spellings {
   /** The words that differ in at most so many letters, but not in the first. */
   private static List<Word> near(OpenIndex index, String word, int letters) throws IOException {
     Term asked = new Term(IndexBuilder.SPELLINGS, word);
-    TermsEnum each =
-        new FuzzyTermsEnum(index.terms(IndexBuilder.SPELLINGS), asked, letters, SAME_BEGINNING, true);
+    Terms words = index.terms(IndexBuilder.SPELLINGS);
+    TermsEnum each = words == null ? TermsEnum.EMPTY : new FuzzyTermsEnum(words, asked, letters, SAME_BEGINNING, true);
     List<Word> near = new ArrayList<>();
     while (each.next() != null) {
       float alike = each.attributes().getAttribute(BoostAttribute.class).getBoost();

@@ -3,7 +3,6 @@ package lightretriever;
 import io.anserini.analysis.DefaultEnglishAnalyzer;
 import java.io.IOException;
 import java.io.Reader;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.List;
@@ -123,9 +122,9 @@ public final class WordAnalyzer extends AnalyzerWrapper {
     return MADE.computeIfAbsent(name, language -> new WordAnalyzer(LANGUAGES.get(language).get()));
   }
 
-  /** The words of each text in their order, with a space between two, packed by Strings. */
+  /** The words of each text in their order, with a space between two, packed. */
   public static byte[] words(Analyzer analyzer, byte[] texts) throws IOException {
-    return Strings.map(texts, text -> words(analyzer, text));
+    return Packed.map(texts, text -> words(analyzer, text));
   }
 
   /** The words of a text in their order, with a space between two. */
@@ -156,10 +155,10 @@ public final class WordAnalyzer extends AnalyzerWrapper {
    * them, its first character and the one behind its last, in code points.
    */
   public static byte[] places(Analyzer analyzer, byte[] texts) throws IOException {
-    Strings given = new Strings(texts);
+    Packed given = new Packed(texts);
     List<byte[]> found = new ArrayList<>(2 * given.count());
     for (int i = 0; i < given.count(); i++) {
-      String text = given.get(i);
+      String text = given.text(i);
       int[] characters = new int[text.length() + 1];
       for (int j = 0; j < text.length(); j++) {
         characters[j + 1] = characters[j] + (Character.isLowSurrogate(text.charAt(j)) ? 0 : 1);
@@ -173,10 +172,10 @@ public final class WordAnalyzer extends AnalyzerWrapper {
                 places.add(characters[Math.min(place.startOffset(), text.length())]);
                 places.add(characters[Math.min(place.endOffset(), text.length())]);
               });
-      found.add(words.getBytes(StandardCharsets.UTF_8));
+      found.add(Packed.utf8(words));
       found.add(Packed.ints(places));
     }
-    return Strings.pack(found);
+    return Packed.parts(found);
   }
 
   @Override
