@@ -9,14 +9,13 @@ import numpy as np
 
 from lightretriever.artifacts.dtypes import FloatArray, Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.columns import first_rows
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.given_vectors import unit_rows
 from lightretriever.artifacts.pipeline.language_model import QUANTIZATION
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows
-from lightretriever.artifacts.pipeline.store import TextStore
+from lightretriever.artifacts.pipeline.store import TextStore, first_rows
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import Summary, encoded_line, folder_size, left_out, megabytes

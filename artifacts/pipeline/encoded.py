@@ -31,9 +31,9 @@ from lightretriever.artifacts.dtypes import Int64Array, UInt8Array
 from lightretriever.artifacts.errors import CorpusError, ResumeError
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import read_json
-from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, column, new_folder, text_digest
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.rows import Rows, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.store import DIGEST_BYTES, column, new_folder, text_digest
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 

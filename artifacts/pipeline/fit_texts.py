@@ -15,14 +15,13 @@ from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float16Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.columns import text_digests
 from lightretriever.artifacts.pipeline.encode import encode_texts, model_rows
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.fit import FitTexts
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.rows import ModelRows
-from lightretriever.artifacts.pipeline.store import TextStore
+from lightretriever.artifacts.pipeline.store import TextStore, text_digests
 from lightretriever.artifacts.pipeline.weights import software
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens

@@ -11,9 +11,8 @@ from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.errors import CorpusError, ResumeError
 from lightretriever.artifacts.files.workdir import check_made
-from lightretriever.artifacts.pipeline.columns import text_digests
 from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.pipeline.store import TextStore
+from lightretriever.artifacts.pipeline.store import TextStore, text_digests
 from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised
 
 

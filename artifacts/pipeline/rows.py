@@ -116,11 +116,6 @@ class ImpactRows:
     def __iter__(self) -> Iterator[ImpactRow]:
         return (self[row] for row in range(len(self)))
 
-    def take(self, rows: Int64Array) -> "ImpactRows":
-        """Copy the rows of some texts."""
-        places, at = self.terms.places(rows)
-        return ImpactRows(Rows(at, self.terms.values[places]), self.impacts[places])
-
 
 @dataclass(frozen=True)
 class ModelRows:
@@ -139,7 +134,3 @@ class ModelRows:
 
     def __len__(self) -> int:
         return len(self.cut)
-
-    def take(self, rows: Int64Array) -> "ModelRows":
-        """Copy the rows of some texts."""
-        return ModelRows(self.dense[rows], self.sparse.take(rows), self.cut[rows])

@@ -10,8 +10,10 @@ A process writes the texts that are missing to folders of its own, so that the m
 """
 
 import json
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -23,15 +25,65 @@ import numpy.typing as npt
 
 from lightretriever.artifacts.dtypes import BoolArray, Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.arrays import new_array
+from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, new_array
+from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, read_json
-from lightretriever.artifacts.pipeline.columns import DIGEST_BYTES, Digests, column, digest_of, first_rows, new_folder
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, Rows
 
 STORE_FORMAT: Final = 5
+DIGEST_BYTES: Final = 16
 
 _BATCH: Final = 65_536
 _AGAIN: Final = "Run `lightretriever build --from encode` with this recipe."
+
+
+def text_digest(text: str) -> bytes:
+    """The digest that identifies a text: 16 bytes."""
+    return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def text_digests(texts: Iterable[str]) -> UInt8Array:
+    """The digests of texts, (n, 16)."""
+    return np.frombuffer(b"".join(map(text_digest, texts)), np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def first_rows(digests: UInt8Array) -> Int64Array:
+    """The places (m,), ascending, where each of the different digests (n, 16) comes first."""
+    return np.sort(np.unique(_void(digests), return_index=True)[1])
+
+
+def _void(digests: UInt8Array) -> npt.NDArray[np.void]:
+    return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}")[:, 0]
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder that takes the name `target` when the block ends well, unless another process was faster."""
+    new = target.with_name(f"{target.name}.{uuid4().hex}.partial")
+    with writing(target):
+        new.mkdir(parents=True)
+        try:
+            yield new
+            for file in new.iterdir():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+            try:
+                new.rename(target)
+            except OSError:
+                if not target.is_dir():
+                    raise
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def column(folder: Path, name: str) -> npt.NDArray[Any]:
+    """A column of numbers, NAME.npy in a folder, mapped. Raises ResumeError where it is missing or damaged."""
+    try:
+        return load_npy(folder / f"{name}.npy")
+    except UNREADABLE as error:
+        raise ResumeError(
+            f"{folder}: {name} can't be read: {error}.", remedy=f"Delete {folder}, and run the same command again."
+        ) from error
 
 
 class TextStore:
@@ -60,7 +112,7 @@ class TextStore:
 
     def has(self, texts: UInt8Array) -> BoolArray:
         """True if each text with these digests (n, 16) is here."""
-        present: BoolArray = self._index.find(texts) >= 0
+        present: BoolArray = self._find(texts) >= 0
         return present
 
     def add(self, texts: UInt8Array, rows: ModelRows) -> None:
@@ -88,14 +140,22 @@ class TextStore:
     def rows(self, texts: UInt8Array) -> ModelRows:
         """Copy the rows of texts (n, 16). Raises ResumeError as `check` does."""
         self.check(texts)
-        rows = self._whole
-        return rows.take(self._index.find(texts))
+        return self._copied(texts, lambda _, dtype, shape: np.zeros(shape, dtype))
 
     def join(self, texts: UInt8Array, *, keep: bool = False) -> None:
         """Make one folder of what was made of a corpus' texts (N, 16), and remove all else, unless other texts are to
         be kept. Raises ResumeError as `check` does."""
         self.check(texts)
-        self._join(self._all_texts(texts) if keep else texts[first_rows(texts)])
+        texts = self._all_texts(texts) if keep else texts[first_rows(texts)]
+        joined = self.path / f"{self._prefix}{blake2b(texts.tobytes(), digest_size=DIGEST_BYTES).hexdigest()}"
+        if not joined.is_dir():
+            with new_folder(joined) as new:
+                np.save(new / "texts.npy", texts)
+                self._copied(texts, lambda name, dtype, shape: new_array(new / f"{name}.npy", dtype, shape))
+        for other in self.path.iterdir():
+            if other.name.startswith("run-") and other != joined:
+                shutil.rmtree(other)
+        self._forget()
 
     def others(self, texts: UInt8Array) -> int:
         """How many texts are here besides these (N, 16)."""
@@ -106,56 +166,37 @@ class TextStore:
         digests = np.concatenate([texts, *(column(source, "texts") for source in self._sources)])
         return digests[first_rows(digests)]
 
-    @cached_property
-    def _whole(self) -> ModelRows:
-        """All texts in one folder, mapped. Parts are joined first."""
-        if len(self._sources) != 1:
-            self._join(self._all_texts(np.empty((0, DIGEST_BYTES), np.uint8)))
-        names = ("dense", "at", "terms", "impacts", "cut")
-        dense, at, terms, impacts, cut = (column(self._sources[0], name) for name in names)
-        return ModelRows(dense, ImpactRows(Rows(at, terms), impacts), cut)
-
-    def _join(self, texts: UInt8Array) -> None:
-        """Write different texts (n, 16), which are all here, to one folder, and remove all else."""
-        joined = self.path / f"{self._prefix}{digest_of(texts)}"
-        if not joined.is_dir():
-            with new_folder(joined) as new:
-                self._write(texts, new)
-        for other in self.path.iterdir():
-            if other.name.startswith("run-") and other != joined:
-                shutil.rmtree(other)
-        self._forget()
-
-    def _write(self, texts: UInt8Array, new: Path) -> None:
-        lengths, cut = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
+    def _copied(
+        self, texts: UInt8Array, new: Callable[[str, npt.DTypeLike, tuple[int, ...]], npt.NDArray[Any]]
+    ) -> ModelRows:
+        """Copy the rows of texts (n, 16), which are all here, to arrays of zeros by `new` (name, type, shape)."""
+        dense = new("dense", np.float16, (len(texts), self.plan["dimension"]))
+        cut, at = new("cut", np.bool_, (len(texts),)), new("at", np.int64, (len(texts) + 1,))
         for source, places, rows in self._parts(texts):
-            lengths[places] = np.diff(column(source, "at"))[rows]
-            cut[places] = column(source, "cut")[rows]
-        at = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        for name, array in (("texts", texts), ("at", at), ("cut", cut)):
-            np.save(new / f"{name}.npy", array)
-        dense = new_array(new / "dense.npy", np.float16, (len(texts), self.plan["dimension"]))
-        terms = new_array(new / "terms.npy", np.int32, (int(at[-1]),))
-        impacts = new_array(new / "impacts.npy", np.uint16, (int(at[-1]),))
-        target = Rows(at, terms)
+            dense[places], cut[places] = column(source, "dense")[rows], column(source, "cut")[rows]
+            at[places + 1] = np.diff(column(source, "at"))[rows]
+        np.cumsum(at, out=at)
+        count = int(at[-1])
+        sparse = ImpactRows(Rows(at, new("terms", np.int32, (count,))), new("impacts", np.uint16, (count,)))
         for source, places, rows in self._parts(texts):
-            dense[places] = column(source, "dense")[rows]
-            there, _ = Rows(column(source, "at"), terms).places(rows)
-            here, _ = target.places(places)
-            terms[here], impacts[here] = column(source, "terms")[there], column(source, "impacts")[there]
+            found = Rows(column(source, "at"), column(source, "terms"))
+            here, there = sparse.terms.places(places)[0], found.places(rows)[0]
+            sparse.terms.values[here], sparse.impacts[here] = found.values[there], column(source, "impacts")[there]
+        return ModelRows(dense, sparse, cut)
 
     def _parts(self, texts: UInt8Array) -> Iterator[tuple[Path, Int64Array, Int64Array]]:
         """Where texts (n, 16) are: a source, which of the texts it has, and their rows in it; some at a time."""
-        rows = self._index.find(texts)
+        rows = self._find(texts)
         order = np.argsort(rows, kind="stable")
-        bounds = np.searchsorted(rows[order], self._ends)
+        ends = np.cumsum([0, *(len(column(source, "texts")) for source in self._sources)])
+        bounds = np.searchsorted(rows[order], ends)
         for number, source in enumerate(self._sources):
             for start in range(bounds[number], bounds[number + 1], _BATCH):
                 places = order[start : min(start + _BATCH, bounds[number + 1])]
-                yield source, places, rows[places] - self._ends[number]
+                yield source, places, rows[places] - ends[number]
 
     def _forget(self) -> None:
-        for name in ("_sources", "_ends", "_index", "_whole"):
+        for name in ("_sources", "_sorted"):
             vars(self).pop(name, None)
 
     @property
@@ -167,12 +208,18 @@ class TextStore:
     def _sources(self) -> list[Path]:
         return sorted(path for path in self.path.glob(f"{self._prefix}*") if not path.suffix)
 
-    @cached_property
-    def _ends(self) -> Int64Array:
-        """Where the texts of each source begin among those of all, and where the last ones end."""
-        return np.cumsum([0, *(len(column(source, "texts")) for source in self._sources)]).astype(np.int64)
+    def _find(self, texts: UInt8Array) -> Int64Array:
+        """The places (n,) of texts (n, 16) among those of all sources, the first of equal ones; -1 for others."""
+        wanted, (order, digests) = _void(texts), self._sorted
+        if not len(digests):
+            return np.full(len(texts), -1, np.int64)
+        index = np.minimum(np.searchsorted(digests, wanted), len(digests) - 1)
+        return np.where(digests[index] == wanted, order[index], -1)
 
     @cached_property
-    def _index(self) -> Digests:
+    def _sorted(self) -> tuple[Int64Array, npt.NDArray[np.void]]:
+        """The order of all digests that are here, and the digests in this order."""
         texts = (column(source, "texts") for source in self._sources)
-        return Digests(np.concatenate([np.empty((0, DIGEST_BYTES), np.uint8), *texts]))
+        digests = _void(np.concatenate([np.empty((0, DIGEST_BYTES), np.uint8), *texts]))
+        order = np.argsort(digests, kind="stable")
+        return order, digests[order]

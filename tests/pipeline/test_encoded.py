@@ -24,7 +24,6 @@ from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import CorpusError, DiskError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.pipeline.columns import text_digest, text_digests
 from lightretriever.artifacts.pipeline.encode import encode_corpus, encode_texts
 from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus
 from lightretriever.artifacts.pipeline.encoders import Encoders, resolved
@@ -32,7 +31,7 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, TermCounts
-from lightretriever.artifacts.pipeline.store import STORE_FORMAT, TextStore
+from lightretriever.artifacts.pipeline.store import STORE_FORMAT, TextStore, text_digest, text_digests
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.faults.builds import files

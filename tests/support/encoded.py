@@ -4,9 +4,8 @@ import shutil
 from pathlib import Path
 
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.pipeline.columns import column
 from lightretriever.artifacts.pipeline.rows import ModelRows
-from lightretriever.artifacts.pipeline.store import TextStore
+from lightretriever.artifacts.pipeline.store import TextStore, column
 
 
 def kept_texts(path: Path) -> int:
