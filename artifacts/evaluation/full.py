@@ -107,9 +107,8 @@ def by_likelihood(
     """
     import torch
 
-    from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
-    from lightretriever.artifacts.pipeline.model import load_model
-    from lightretriever.artifacts.pipeline.weights import adapter_settings
+    from lightretriever.artifacts.pipeline.language_model import Reading, log_likelihoods
+    from lightretriever.artifacts.pipeline.model import adapter_settings, load_model
 
     trained, lowercase, ranked = model.trained_here, bundle.manifest.tokenizer.lowercase, dict[str, Ranking]()
     backbone = load_model(model, lowercase=lowercase)

@@ -37,9 +37,8 @@ from lightretriever.artifacts.pipeline.loading import (
     route,
     text_tokenizer,
 )
-from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
+from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype, fingerprint, hashes, local_folder
 from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype, name_of
-from lightretriever.artifacts.pipeline.weights import fingerprint, hashes, local_folder
 
 _BATCH = 64
 #: Files of its modules that decide how a text is read, beside the tokenizer of queries.

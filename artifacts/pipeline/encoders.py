@@ -14,9 +14,8 @@ from lightretriever.artifacts.bundle.manifest import ImpactKind
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.model import load_model
+from lightretriever.artifacts.pipeline.model import adapter_settings, load_model
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, Recipe, is_of_sentence_transformers
-from lightretriever.artifacts.pipeline.weights import adapter_settings
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:

@@ -29,11 +29,13 @@ from lightretriever.artifacts.pipeline.fit import (
     Agreement,
     FitTexts,
     agreement_line,
+    corpus_sentences,
     distinct_rows,
+    draw,
     fit_table,
     table_queries,
+    teacher_vectors,
 )
-from lightretriever.artifacts.pipeline.fit_texts import corpus_sentences, draw, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, GeneralTableRecipe
 from lightretriever.artifacts.pipeline.rows import Rows
 from lightretriever.artifacts.summary import Summary, folder_size, megabytes

@@ -3,8 +3,9 @@
 A document is read as `[bos] d <eos>`. Dense: the state at `<eos>`, or what the adapter was trained with (`Backbone`).
 Sparse: max over the positions of d of ln(1 + ReLU(h·P)). A whole query is `[bos] I q <eos>`, its sparse vector over the
 positions of q; of it the strongest terms are kept, as a model that isn't trained yet finds all of its vocabulary a
-little likely. Whole queries are what the token table is fitted to and compared with; the service never reads one. The
-sparse head never builds a tensor of texts, positions and vocabulary.
+little likely. Whole queries are what the token table is fitted to and compared with; the service never reads one.
+
+For log P(q | d) the model reads `[bos] before d after <eos> q` (the LLM-QL paper, section 4.1).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, Backbone
@@ -27,26 +28,29 @@ QUANTIZATION: Final = 100
 FULL_QUERY_TERMS: Final = 64
 """Sparse terms that a whole model keeps of a query."""
 
+LIKELIHOOD: Final = "likelihood"
+"""Where an adapter's settings have its `Reading`."""
+
 #: Elements of the largest intermediate (rows × V) that one slice may build: 64 Mi, 256 MiB in float32.
 SLICE_ELEMENTS = 64 * 2**20
 
+_BATCH: Final = 64
+_ROW_TOKENS: Final = 256
+
 
 def sparse_weights(hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
-    """Learned sparse document vectors, w_d = max over positions of ln(1 + ReLU(h·P)), as the paper gives them.
+    """Return the sparse vectors of n documents, w_d = max over positions of ln(1 + ReLU(h·P)): (n, V) float32.
 
-    `hidden` (N, H) last hidden states; text i is the positions `spans[i]`, end exclusive, so padding is never touched;
-    `head` (V, H) LM head rows. Returns (n, V) in float32, differentiable in `hidden` and `head`. ReLU and ln are
-    monotone, so the maximum over positions of h·P is taken first, a slice of one text's positions at a time.
+    `hidden` (N, H) are last hidden states, `spans[i]` the positions of text i, end exclusive, and `head` P (V, H): it
+    is differentiable in both. ReLU and ln are monotone, so the maximum of h·P is taken first, a slice of positions at a
+    time: a tensor of texts, positions and vocabulary is never built.
     """
     max_pooled: Callable[..., torch.Tensor] = _MaxPooledHead.apply
     return torch.log1p(torch.relu(max_pooled(hidden, head, spans)))
 
 
 class _MaxPooledHead(torch.autograd.Function):
-    """m[i, v] = max_t h[t]·P[v] over the positions t of text i, with the winning position kept for the backward pass.
-
-    The paper's Algorithm 1.
-    """
+    """m[i, v] = max_t h[t]·P[v] over the positions t of text i, the paper's Algorithm 1."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, spans: list[tuple[int, int]]) -> torch.Tensor:
@@ -70,10 +74,7 @@ class _MaxPooledHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        """Each (i, v) sends its gradient to the one position that won. Columns without a gradient cost nothing.
-
-        A query's score and the regulariser reach a few hundred of the V columns.
-        """
+        """Send the gradient of each (i, v) to the position that won. Only a few hundred of the V columns have one."""
         hidden, head, winner = ctx.saved_tensors
         needs_hidden, needs_head = ctx.needs_input_grad[:2]
         hidden_gradient = torch.zeros_like(hidden, dtype=torch.float32) if needs_hidden else None
@@ -92,13 +93,13 @@ class _MaxPooledHead(torch.autograd.Function):
         )
 
 
-def quantise_top_k(weights: torch.Tensor, top_k: int | None, quantization: int) -> list[ImpactRow]:
-    """Impacts of each row of `weights` (B, V): round(quantization · w), the best `top_k`, zeros left out.
+def quantise_top_k(weights: torch.Tensor, top_k: int | None) -> list[ImpactRow]:
+    """Impacts of each row of `weights` (B, V): round(100 · w), the best `top_k`, zeros left out.
 
     Equal ones at the cut are taken in order of token id, so the result doesn't depend on the device's sorting. IDF has
     no part in it: IDF times impact would keep the rarest terms, which few queries ask for.
     """
-    impacts = torch.round(weights.double() * quantization).clamp_(max=np.iinfo(np.uint16).max)
+    impacts = torch.round(weights.double() * QUANTIZATION).clamp_(max=np.iinfo(np.uint16).max)
     kept = impacts > 0
     if top_k is not None and top_k < weights.shape[1]:
         least = torch.topk(impacts, top_k, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
@@ -108,10 +109,6 @@ def quantise_top_k(weights: torch.Tensor, top_k: int | None, quantization: int) 
     ends = kept.sum(dim=1).cumsum(dim=0)[:-1].tolist()
     values = impacts[places, terms].cpu().numpy().astype(np.uint16)
     return list(zip(np.split(terms.cpu().numpy().astype(np.int32), ends), np.split(values, ends), strict=True))
-
-
-_BATCH = 64
-_ROW_TOKENS = 256
 
 
 @dataclass(frozen=True)
@@ -138,11 +135,8 @@ class LanguageModel(Encoder):
         )
 
     def encode_documents(self, texts: Sequence[str]) -> Encoded:
-        """Dense vectors (n, H) and impacts. The longest are batched first, so that a batch too large fails at once.
-
-        On a CPU each text is read by itself, unless the settings say how many positions at a time: this takes about as
-        long, and a vector doesn't depend in its last bits on the texts beside it.
-        """
+        """Dense vectors (n, H) and impacts. The longest are batched first, so that a batch too large fails at once. On
+        a CPU each text is read by itself, unless the settings say how many positions at a time."""
         backbone, settings = self.backbone, self.settings
         sequences = backbone.document_ids(texts, settings.max_length)
         dense = np.empty((len(texts), self.hidden_size), dtype=np.float32)
@@ -154,7 +148,7 @@ class LanguageModel(Encoder):
                 dense[batch] = normalize(states.dense(backbone).float(), dim=1).cpu().numpy()
                 if self.has_sparse:
                     weights = sparse_weights(states.hidden, backbone.head, backbone.sparse_spans(states.spans))
-                    sparse |= zip(batch, quantise_top_k(weights, settings.top_k, QUANTIZATION), strict=True)
+                    sparse |= zip(batch, quantise_top_k(weights, settings.top_k), strict=True)
         return Encoded(dense, [sparse[index] for index in range(len(texts))] if self.has_sparse else None)
 
     def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
@@ -233,3 +227,47 @@ def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> Packe
     states: torch.Tensor = backbone.decoder(input_ids=ids.to(backbone.device), use_cache=False)[0]
     spans = [(row * width, row * width + len(sequence)) for row, sequence in enumerate(sequences)]
     return PackedStates(states.flatten(0, 1), spans)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a document is read before its query is written: the prompts around it, and the attention `block`, with which
+    the tokens of q see `<eos>` and each other alone: the state at `<eos>` has to hold what q is about."""
+
+    before: str = ""
+    after: str = ""
+    block: bool = True
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> "Reading":
+        """The reading that an adapter or model was trained with, by its settings; by default the bare document."""
+        return cls(**settings.get(LIKELIHOOD, {}))
+
+    def document_ids(self, backbone: Backbone, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """The ids of documents without `[bos]`, prompts and `<eos>`, which together have at most `max_length`."""
+        room, first = max(0, max_length - len(self.frame(backbone, []))), len(backbone.prefix())
+        return [framed[first:-1][:room] for framed in backbone.document_ids(texts, max_length)]
+
+    def frame(self, backbone: Backbone, ids: list[int]) -> list[int]:
+        """`[bos] before ids after <eos>`."""
+        before, after = (backbone.tokenizer.encode(text).tolist() for text in (self.before, self.after))
+        return backbone.frame([*before, *ids, *after])
+
+
+def log_likelihoods(
+    backbone: Backbone, reading: Reading, documents: Sequence[list[int]], queries: Sequence[list[int]], row_tokens: int
+) -> torch.Tensor:
+    """log P(q | d) of n pairs of a document's and a query's token ids, (n,) float32: a sum over the query's tokens."""
+    framed = [reading.frame(backbone, ids) for ids in documents]
+    ends = [len(ids) - 1 for ids in framed]
+    sequences = [[*ids, *query] for ids, query in zip(framed, queries, strict=True)]
+    packed = packed_states(backbone, sequences, row_tokens, ends if reading.block else None)
+    device = packed.hidden.device
+    # The state at a position predicts the token behind it: `<eos>` the first one of q.
+    spans = zip(packed.spans, queries, strict=True)
+    places = [place for (_, end), query in spans for place in range(end - len(query) - 1, end - 1)]
+    wanted = torch.tensor([token for query in queries for token in query], device=device)
+    logits = packed.hidden[torch.tensor(places, device=device)] @ backbone.head.T
+    chosen = -cross_entropy(logits.float(), wanted, reduction="none")
+    owners = np.repeat(np.arange(len(queries)), [len(query) for query in queries])
+    return torch.zeros(len(queries), device=device).index_add(0, torch.from_numpy(owners).to(device), chosen)

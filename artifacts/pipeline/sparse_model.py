@@ -18,7 +18,7 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoder import TextModel
-from lightretriever.artifacts.pipeline.language_model import QUANTIZATION, quantise_top_k
+from lightretriever.artifacts.pipeline.language_model import quantise_top_k
 from lightretriever.artifacts.pipeline.loading import (
     cut_at_longest,
     library_class,
@@ -29,10 +29,9 @@ from lightretriever.artifacts.pipeline.loading import (
     route,
     text_tokenizer,
 )
-from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
+from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype, fingerprint, local_folder
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, name_of
 from lightretriever.artifacts.pipeline.rows import ImpactRow
-from lightretriever.artifacts.pipeline.weights import fingerprint, local_folder
 
 _BATCH = 32
 _MIN_WEIGHT = np.float32(1e-6)
@@ -60,7 +59,7 @@ class SparseModel(TextModel):
             )
             if not bool(torch.isfinite(weights).all()):
                 raise ModelError(f"{self.name}: a weight is not finite.", remedy="Set sparse.dtype to float32.")
-            rows += quantise_top_k(weights.float(), self.settings.top_k, QUANTIZATION)
+            rows += quantise_top_k(weights.float(), self.settings.top_k)
         return rows
 
     def are_cut(self, texts: Sequence[str]) -> list[bool]:

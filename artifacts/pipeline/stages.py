@@ -31,20 +31,24 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.build import fit_settings, queries_sha256
-from lightretriever.artifacts.pipeline.encode import encode_corpus
+from lightretriever.artifacts.pipeline.build import fit_settings, head_folder, head_texts, queries_sha256
+from lightretriever.artifacts.pipeline.encode import encode_corpus, given_vectors
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
 from lightretriever.artifacts.pipeline.encoders import Encoders, load_encoders
-from lightretriever.artifacts.pipeline.fit import FittedTable, agreement_line, distinct_rows, fit_table
-from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, teacher_vectors
+from lightretriever.artifacts.pipeline.fit import (
+    DistilTexts,
+    FittedTable,
+    agreement_line,
+    distinct_rows,
+    fit_table,
+    teacher_vectors,
+)
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
-from lightretriever.artifacts.pipeline.given_vectors import given_vectors
-from lightretriever.artifacts.pipeline.head import head_folder, head_texts
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
+from lightretriever.artifacts.pipeline.model import adapter_file, adapter_settings, load_embedding_bag, software
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
-from lightretriever.artifacts.pipeline.weights import adapter_file, adapter_settings, load_embedding_bag, software
 from lightretriever.artifacts.summary import Summary, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of

@@ -22,9 +22,15 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.files.atomic_dir import new_folder
 from lightretriever.artifacts.files.workdir import write_atomically
-from lightretriever.artifacts.pipeline.likelihood import LIKELIHOOD, Reading
-from lightretriever.artifacts.pipeline.model import Backbone, choose_dtype, load_model
-from lightretriever.artifacts.pipeline.weights import ADAPTER_CONFIG, ADAPTER_SETTINGS, GGUF
+from lightretriever.artifacts.pipeline.language_model import LIKELIHOOD, Reading
+from lightretriever.artifacts.pipeline.model import (
+    ADAPTER_CONFIG,
+    ADAPTER_SETTINGS,
+    GGUF,
+    Backbone,
+    choose_dtype,
+    load_model,
+)
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
 from lightretriever.artifacts.training.recipe import (
     ContrastiveStage,

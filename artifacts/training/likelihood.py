@@ -6,7 +6,7 @@ This is equation 8 of the LLM-QL paper; d̃ is a document of which most tokens a
 import numpy as np
 
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
+from lightretriever.artifacts.pipeline.language_model import Reading, log_likelihoods
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training.contrastive import ROW_TOKENS
 from lightretriever.artifacts.training.engine import Engine

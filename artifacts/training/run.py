@@ -25,8 +25,7 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.atomic_file import writing
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN
-from lightretriever.artifacts.pipeline.weights import software
+from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
 from lightretriever.artifacts.training.contrastive import QuerySide

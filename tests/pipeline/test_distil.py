@@ -23,15 +23,18 @@ from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.fit import (
     Agreement,
+    DistilTexts,
     FitTexts,
     agreement,
     agreement_line,
+    corpus_sentences,
     distinct_rows,
     fit_table,
+    query_texts,
     scaled_rows,
     table_queries,
+    teacher_vectors,
 )
-from lightretriever.artifacts.pipeline.fit_texts import DistilTexts, corpus_sentences, query_texts, teacher_vectors
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, read_recipe
 from lightretriever.artifacts.pipeline.rows import Rows, TermCounts
 from lightretriever.artifacts.pipeline.stages import run_encode

@@ -14,8 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
-from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
+from lightretriever.artifacts.pipeline.language_model import LanguageModel, Reading, log_likelihoods
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
 from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset

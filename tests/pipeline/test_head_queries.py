@@ -14,7 +14,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.evaluation.full import encode_fully
-from lightretriever.artifacts.pipeline.head import most_frequent
+from lightretriever.artifacts.pipeline.build import most_frequent
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
@@ -177,7 +177,7 @@ def test_a_stopped_run_goes_on_and_another_log_is_read_anew(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = write_recipe(tmp_path, model_folder, tasks={"web": ""}, head={"queries": str(tmp_path / "queries.log")})
-    monkeypatch.setattr("lightretriever.artifacts.pipeline.fit_texts._PART", 2)
+    monkeypatch.setattr("lightretriever.artifacts.pipeline.fit._PART", 2)
     read: list[str] = []
     encode = LanguageModel.encode_queries
 

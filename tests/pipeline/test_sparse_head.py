@@ -64,7 +64,7 @@ def test_no_tensor_of_all_positions_and_terms_is_built() -> None:
 def test_top_k_equals_sorting_by_impact_then_id(seed: int, vocabulary: int, top_k: int | None) -> None:
     generator = np.random.default_rng(seed)
     weights = generator.integers(0, 6, (3, vocabulary)) / 100  # many ties and zeros
-    for row, (terms, impacts) in zip(weights, quantise_top_k(torch.from_numpy(weights), top_k, 100), strict=True):
+    for row, (terms, impacts) in zip(weights, quantise_top_k(torch.from_numpy(weights), top_k), strict=True):
         expected = {term: round(100 * weight) for term, weight in enumerate(row) if round(100 * weight) > 0}
         best = sorted(expected, key=lambda term: (-expected[term], term))[: top_k or vocabulary]
         assert terms.tolist() == sorted(best)
@@ -72,5 +72,5 @@ def test_top_k_equals_sorting_by_impact_then_id(seed: int, vocabulary: int, top_
 
 
 def test_impacts_never_overflow() -> None:
-    ((_, impacts),) = quantise_top_k(torch.tensor([[1e9, 0.5]]), None, 100)
+    ((_, impacts),) = quantise_top_k(torch.tensor([[1e9, 0.5]]), None)
     assert impacts.tolist() == [65535, 50]

@@ -10,10 +10,9 @@ from lightretriever.artifacts.errors import ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline import encoder as encoder_module
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel, instruction_prefix
-from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.model import Backbone, load_embedding_bag
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_tables
-from lightretriever.artifacts.pipeline.weights import load_embedding_bag
 from tests.support.recipes import write_recipe
 from tests.support.states import token_states_naive
 from tests.support.wordings import raises

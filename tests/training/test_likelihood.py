@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lightretriever.artifacts.pipeline.likelihood import Reading, log_likelihoods
+from lightretriever.artifacts.pipeline.language_model import Reading, log_likelihoods
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.likelihood import Likelihood, corrupted

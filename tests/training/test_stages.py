@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassi
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, ModelError, RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.likelihood import Reading
-from lightretriever.artifacts.pipeline.weights import adapter_settings
+from lightretriever.artifacts.pipeline.language_model import Reading
+from lightretriever.artifacts.pipeline.model import adapter_settings
 from lightretriever.artifacts.training import contrastive, loop
 from lightretriever.artifacts.training.adapter import load_for_training
 from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
