@@ -117,9 +117,9 @@ def _run(recipe: Recipe, stages: Sequence[Stage], overwrite: bool) -> Summary:
     """Run stages, and return the summary of the last one."""
     encoded = None
     if {"table", "encode"} & {*stages}:
-        # A bad line is found before the models are loaded.
-        documents = len(encoded_corpus(recipe)) if "encode" in stages else None
-        encoders = _torch_stages().load_recipe_encoders(recipe, documents)
+        if "encode" in stages:
+            encoded_corpus(recipe)  # a bad line is found before the models are loaded
+        encoders = _torch_stages().load_recipe_encoders(recipe)
     for stage in stages:
         summary: Summary
         if stage == "table":

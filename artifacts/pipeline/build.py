@@ -95,7 +95,7 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
         idf=_idf(recipe, facts, leg.vocabulary.tokenizer, corpus),
         sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
         table_dtype=recipe.index.table_dtype,
-        dense=DenseSettings(recipe.index.factory, _queries(recipe)) if recipe.index.dense else None,
+        dense=DenseSettings(queries=_queries(recipe)) if recipe.index.dense else None,
         weights=weights if recipe.index.dense else LegWeights(sparse=1.0),
         fields=recipe.corpus.fields,
         examples=recipe.examples,

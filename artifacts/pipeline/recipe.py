@@ -148,7 +148,6 @@ class IndexRecipe(Section):
 
     dimension: int | None = Field(default=None, ge=1, le=MAX_DIMENSION)
     top_k: int | None = Field(default=None, ge=1)
-    factory: str | None = None
     weights: LegWeights | None = None
     table_dtype: TableDtype = "float16"
     queries: Place | None = None

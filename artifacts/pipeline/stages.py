@@ -25,7 +25,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from lightretriever.artifacts.dense.build import check_factory
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import write_array
@@ -75,12 +74,12 @@ def _summary(recipe: Recipe, files: Mapping[str, Path]) -> Summary:
     return Summary(str(recipe.work / "tables"), lines, {"stage": "table", "tables": tables})
 
 
-def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encoders:
+def load_recipe_encoders(recipe: Recipe) -> Encoders:
     """Load the recipe's models and record in the work directory what the bundle will hold and say of them.
 
     Raises ResumeError, before anything is written, when the directory was begun with another model, adapter, tokenizer
-    or number type, and RecipeError when the model can't give the dimension or the length that the recipe
-    asks for, or weights or Faiss factory don't fit it, or so many `documents` are too few for the factory.
+    or number type, and RecipeError when the model can't give the dimension or the length that the recipe asks for, or
+    weights don't fit it.
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     encoders = load_encoders(recipe)
@@ -91,8 +90,6 @@ def load_recipe_encoders(recipe: Recipe, documents: int | None = None) -> Encode
             f"index.dimension is {dimension}, but the vectors of {encoder.name} have {encoder.hidden_size} values.",
             remedy="Lower index.dimension, or leave it out.",
         )
-    if recipe.index.dense and recipe.index.factory is not None:
-        check_factory(recipe.index.factory, dimension or encoder.hidden_size, documents)
     if isinstance(encoder, LanguageModel) and length > (most := encoder.backbone.max_positions or length):
         raise RecipeError(
             f"encode.max_length is {length}, but {encoder.name} reads {most} positions.",

@@ -21,8 +21,7 @@ def write_recipe(folder: Path, documents: int = 40) -> Path:
     """A model, a corpus, and a recipe over both, which is returned; `work` and `bundle` lie beside it."""
     encode = {"max_length": 48, "top_k": 30, "shard_size": 4}
     model = save_model(folder / "model", "llama")
-    index = {"factory": "HNSW16,Flat"}
-    return recipes.write_recipe(folder, model, documents=documents, tasks=TASKS, encode=encode, index=index)
+    return recipes.write_recipe(folder, model, documents=documents, tasks=TASKS, encode=encode)
 
 
 def write_train_recipe(folder: Path) -> Path:

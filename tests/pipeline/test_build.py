@@ -28,7 +28,7 @@ def write(folder: Path, model_folder: Path) -> Path:
         documents=30,
         tasks=TASKS,
         encode={"max_length": 64, "top_k": 50, "shard_size": 8},
-        index={"factory": "Flat", "table_dtype": "float32"},
+        index={"table_dtype": "float32"},
     )
 
 
@@ -105,9 +105,7 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"output": "{tmp}/taken"}, "exists already"),
-        ({"index.factory": "Nonsense"}, "Nonsense"),
         ({"index.queries": "{tmp}/none.jsonl"}, "none.jsonl"),
-        ({"index.factory": "IVF8,Flat"}, "needs at least 312 documents to train them, found 30"),
         ({"output": "{tmp}/tiny/inside"}, "is inside the bundle"),
         ({"corpus.path": "x" * 300}, "File name too long. Look at the path"),
         ({"index.dimension": 999}, "index.dimension is 999, but the vectors of llama have 32 values"),

@@ -88,7 +88,7 @@ def write_recipe(tmp_path: Path, folder: Path) -> Path:
         documents=COUNT,
         tasks={"search": ""},
         encode={"shard_size": 50},
-        index={"factory": "Flat", "table_dtype": "float32"},
+        index={"table_dtype": "float32"},
         distil={"queries": [str(queries)], **fit},
     )
 

@@ -197,7 +197,7 @@ def test_measuring_keeps_the_sample_alone(tmp_path: Path) -> None:
 
 
 def test_a_bundle_finds_documents_by_words_that_they_lack(tmp_path: Path) -> None:
-    recipe = change(write_recipe(tmp_path, "expand"), {"index": {"factory": "Flat"}})
+    recipe = write_recipe(tmp_path, "expand")
     run("build", recipe)
     run(*only("index"), change(recipe, {"expand": False}), "--output", tmp_path / "plain")
     bundle, plain = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "plain")
@@ -234,7 +234,7 @@ def test_documents_that_come_later_need_the_sparse_leg_and_the_counts_of_the_bun
     with raises(ResumeError, naming="table_sha256"):
         LaterDocuments.open(loaded, manifest, MAX_IMPACT)
     np.save(table, rows)
-    run(*only("index"), change(recipe, {"index.k1": 1.2}), "--output", tmp_path / "other")
+    run(*only("index"), change(recipe, {"index": {"k1": 1.2}}), "--output", tmp_path / "other")
     with raises(ResumeError):
         LaterDocuments.open(loaded, manifest, MAX_IMPACT)
     (tmp_path / "work" / "bm25.json").write_text('{"words": {}, "tokens": null}')  # as an earlier version had it

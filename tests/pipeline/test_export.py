@@ -45,7 +45,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> Path:
     """A bundle that the pipeline made, which serves the first 24 of 32 values."""
     folder = tmp_path_factory.mktemp("export")
     sections: dict[str, Any] = {"distil": {"epochs": 1, "batch_size": 16, "held_out": 4}}
-    sections["index"] = {"factory": "Flat", "dimension": 24}
+    sections["index"] = {"dimension": 24}
     recipe = recipes.write_recipe(folder, encoder, documents=40, **sections)
     run("build", recipe)
     return folder / "bundle"

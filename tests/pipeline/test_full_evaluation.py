@@ -40,7 +40,7 @@ def built(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         documents=60,
         tasks={"web": INSTRUCTION},
         encode={"max_length": 64, "top_k": None},
-        index={"factory": "Flat", "table_dtype": "float32", "dimension": 24},
+        index={"table_dtype": "float32", "dimension": 24},
     )
     run("build", recipe)
     return folder
@@ -82,7 +82,7 @@ def test_dense_and_sparse_rank_by_the_models_own_vectors(
 
 
 def test_learned_weights_are_not_multiplied_by_impacts_of_bm25(model_folder: Path, tmp_path: Path) -> None:
-    settings = {"encode": {"impacts": "bm25"}, "index": {"factory": "Flat", "vocabulary": "tokens"}}
+    settings = {"encode": {"impacts": "bm25"}, "index": {"vocabulary": "tokens"}}
     run("build", write_recipe(tmp_path, model_folder, documents=60, tasks={"web": INSTRUCTION}, **settings))
     dataset, model = write_dataset(tmp_path / "toy", QRELS), ModelRecipe(path=str(model_folder))
     found = evaluate_bundle(tmp_path / "bundle", dataset, tmp_path / "out", query_model=model)
@@ -115,7 +115,7 @@ def biencoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -> None:
-    settings = {"index": {"factory": "Flat"}, "distil": {"epochs": 0, "batch_size": 16}}
+    settings = {"distil": {"epochs": 0, "batch_size": 16}}
     run("build", write_recipe(tmp_path, biencoder, documents=60, tasks={"web": ""}, **settings))
     dataset = write_dataset(tmp_path / "toy", QRELS)
     model = ModelRecipe(path=str(biencoder))

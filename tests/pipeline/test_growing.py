@@ -42,7 +42,6 @@ def write_recipe(folder: Path, kind: str) -> Path:
     bert = save_biencoder(folder / "bert") if kind in ("distil", "expand", "paired") else None
     sections: dict[str, Any] = {
         "encode": {"shard_size": 8} | ({} if bert else {"max_length": 48, "top_k": 20}),
-        "index": {"factory": "Flat"},
     }
     if bert:
         sections["distil"] = {"epochs": 1, "batch_size": 16, "held_out": 8}

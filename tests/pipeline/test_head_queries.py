@@ -36,7 +36,7 @@ MODES = ("dense", "sparse", "hybrid")
 
 def write_recipe(folder: Path, model: Path, **changes: Any) -> Path:
     (folder / "queries.log").write_text("\n".join(LOG) + "\n")
-    sections: dict[str, Any] = {"tasks": TASKS, "index": {"factory": "Flat", "dimension": 24}, **changes}
+    sections: dict[str, Any] = {"tasks": TASKS, "index": {"dimension": 24}, **changes}
     return recipes.write_recipe(folder, model, documents=40, **sections)
 
 

@@ -51,7 +51,7 @@ def adapter(model_folder: Path, idf: npt.NDArray[np.float32], tmp_path_factory: 
 def write(folder: Path, model_folder: Path, adapter: Path) -> Path:
     shutil.copytree(adapter, folder / "adapter")
     model = {"path": str(model_folder), "adapter": str(folder / "adapter")}
-    settings = {"encode": {"max_length": 32, "top_k": 40}, "index": {"factory": "Flat"}}
+    settings = {"encode": {"max_length": 32, "top_k": 40}}
     return write_recipe(folder, model, documents=DOCUMENTS, tasks={"web": "Find it"}, **settings)
 
 
@@ -156,7 +156,7 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
     """Trained with plain counts and weighted table rows: the IDF is there for the rows alone."""
     settings = {"idf_rows": True, "query_weights": "count"}
     (tmp_path / "adapter" / "lightretriever.json").write_text(json.dumps(settings))
-    change(recipe, {"index.table_dtype": "float32"})
+    change(recipe, {"index": {"table_dtype": "float32"}})
     run("build", recipe)
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.sparse.query_weights == "count"

@@ -107,7 +107,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         tasks={"search": ""},
         sparse={"path": sparse.path, "device": "cpu", "name": "other", "licence": "MIT"},
         encode={"shard_size": 25, "max_length": 64, "impacts": kind, "top_k": None},
-        index={"factory": "Flat", "table_dtype": "float32", "vocabulary": "tokens"},
+        index={"table_dtype": "float32", "vocabulary": "tokens"},
         head={"queries": str(folder / "queries.log"), "top": 1},
         **({} if learned else {"distil": {"epochs": 1, "batch_size": 32, "held_out": 20}}),
     )
@@ -280,7 +280,7 @@ def recipe_of(tmp_path: Path, model: Path, sparse: Path | None, **encode: object
         documents=COUNT,
         tasks={"search": ""},
         encode={"shard_size": 25, **encode},
-        index={"factory": "Flat", "table_dtype": "float32"},
+        index={"table_dtype": "float32"},
         distil={"epochs": 1, "batch_size": 32, "held_out": 20},
         **({} if sparse is None else {"sparse": {"path": str(sparse), "device": "cpu"}}),
     )

@@ -15,7 +15,6 @@ RECIPE = {
     "kind": "language-model",
     "model": {"bos_token": "<|im_start|>", "device": "cpu"},
     "encode": {"top_k": 50, "max_length": 40},
-    "index": {"factory": "Flat"},
 }
 LEGS = ("dense", "sparse", "hybrid")
 

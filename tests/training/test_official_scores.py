@@ -138,7 +138,7 @@ def test_an_official_checkpoint_is_searched_as_its_code_searches(model_folder: P
     adapter.save_pretrained(str(tmp_path / "adapter"))
     merged, tokenizer = adapter.merge_and_unload(), AutoTokenizer.from_pretrained(model_folder)
     model = {"path": str(model_folder), "adapter": str(tmp_path / "adapter")}
-    index = {"factory": "Flat", "table_dtype": "float32", "vocabulary": "tokens"}
+    index = {"table_dtype": "float32", "vocabulary": "tokens"}
     sections: dict[str, Any] = {"encode": {"max_length": 512, "top_k": None}, "index": index}
     run("build", write_recipe(tmp_path, model, documents=12, tasks={"find": INSTRUCTION}, **sections))
 
