@@ -128,7 +128,7 @@ def _run(recipe: Recipe, stages: Sequence[Stage], overwrite: bool) -> Summary:
             summary = encoded = _torch_stages().run_encode(recipe, encoders)
         else:
             summary = build_bundle(recipe, overwrite=overwrite, encoded=encoded)
-            if recipe.head is None and any((recipe.work / "tables" / task / "head").is_dir() for task in recipe.tasks):
+            if recipe.head is None and any((recipe.table(task) / "head").is_dir() for task in recipe.tasks):
                 unused = f"{recipe.work} has head queries, which this recipe leaves out: it has no section head"
                 typer.echo(f"{unused} (or --head-queries)", err=True)
     return summary

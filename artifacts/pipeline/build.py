@@ -198,7 +198,7 @@ def _idf(
 
 
 def _table(recipe: Recipe, task: str, corpus: EncodedCorpus | None) -> TableInput:
-    facts, folder = read_json(recipe.work / "backbone.json", stage="table"), recipe.work / "tables" / task
+    facts, folder = read_json(recipe.work / "backbone.json", stage="table"), recipe.table(task)
     now: dict[str, Any] = {"model": facts["fingerprint"], "instruction": recipe.tasks[task]}
     before = check_made(folder / "plan.json", now, "table")
     if recipe.distil is not None:
@@ -249,7 +249,7 @@ def most_frequent(log: Path, top: int, *, lowercase: bool) -> list[str]:
 
 def head_folder(recipe: Recipe, task: str) -> Path:
     """The store of the head queries of a task, as the whole model reads them behind its instruction."""
-    return recipe.work / "tables" / task / "head"
+    return recipe.table(task) / "head"
 
 
 def read_heads(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, HeadQueries]:

@@ -254,6 +254,10 @@ class Recipe(Places):
         """True if the model is an encoder."""
         return self.kind == "encoder"
 
+    def table(self, task: str) -> Path:
+        """The folder in the work directory that has the token table of a task."""
+        return self.work / "tables" / task
+
     @model_validator(mode="after")
     def _known_default(self) -> Self:
         if self.default_task not in self.tasks:

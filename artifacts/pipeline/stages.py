@@ -58,22 +58,6 @@ _RENEWED: Final = ("batch", "device", "documents", "general", "part", "queries",
 """Keys of a table's plan that may change: the table is then made again."""
 
 
-def _summary(recipe: Recipe, files: Mapping[str, Path]) -> Summary:
-    """The summary of token tables by task, and of their training where they were trained."""
-    lines, tables = list[str](), dict[str, dict[str, Any]]()
-    for task, file in files.items():
-        (rows, dimension), size, heads = np.load(file, mmap_mode="r").shape, file.stat().st_size, 0
-        lines.append(f"{task}: {file}, {rows:,} tokens × {dimension}, {megabytes(size)}")
-        if recipe.head is not None and head_folder(recipe, task).is_dir():
-            heads = len(head_texts(recipe))
-            lines.append(f"  {heads:,} head queries, read by the whole model")
-        tables[task] = {"path": str(file), "rows": rows, "dimension": dimension, "bytes": size, "head_queries": heads}
-        training = file.with_name("training.json")
-        tables[task]["agreement"] = agreement = read_json(training).get("agreement") if training.is_file() else None
-        lines += [] if agreement is None else [f"  {agreement_line(agreement)}"]
-    return Summary(str(recipe.work / "tables"), lines, {"stage": "table", "tables": tables})
-
-
 def load_recipe_encoders(recipe: Recipe) -> Encoders:
     """Load the recipe's models and record in the work directory what the bundle will hold and say of them.
 
@@ -160,76 +144,69 @@ def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
     """Make the token table of every task, a file of shape (V, H) float32. Existing files are kept, but not those that
     were fitted to other documents.
 
-    The head queries, if the recipe has any, come first: a bad log is found before hours of work.
-    An encoder's tables are general ones, where there are such, and a language model's the states of single tokens,
-    unless the recipe has `distil`: then they are fitted to what the model makes of whole texts of the encoded
-    corpus. Those that the recipe's `tables` name are read. Raises
-    ModelError for one that doesn't fit the model. Raises ResumeError when the work directory was begun with other
+    The head queries, if the recipe has any, come first: a bad log is found before hours of work. An encoder's tables
+    are general ones, where all tasks have one, and a language model's the states of single tokens, or the released ones
+    that `tables` names. Else, and with `distil`, they are fitted to what the model makes of whole texts of the encoded
+    corpus.
+
+    Raises ModelError for a table that doesn't fit the model, ResumeError when the work directory was begun with other
     inputs or the corpus is not encoded, and RecipeError when there is too little to fit to.
     """
-    folders = {task: recipe.work / "tables" / task for task in recipe.tasks}
     encoder = encoders.dense
     heads = head_texts(recipe)
     for task, instruction in recipe.tasks.items() if heads else ():
         teacher_vectors(encoder, heads, instruction, head_folder(recipe, task), label="head")
-    files = {} if recipe.encoder else recipe.tables
-    if missing := [f"tables.{task}: {file}" for task, file in files.items() if not file.is_file()]:
+    released, weights = {} if recipe.encoder else recipe.tables, _row_weights(recipe, encoder)
+    if missing := [f"tables.{task}: {file}" for task, file in released.items() if not file.is_file()]:
         raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
-    plans = {task: _token_plan(recipe, encoders, task) for task in recipe.tasks}
-    if recipe.encoder or recipe.distil is not None:
-        return _distilled(recipe, encoders, folders, plans)
-    return _make(recipe, folders, plans, lambda task: _token_rows(recipe, encoder, task, folders[task]))
-
-
-def _token_plan(recipe: Recipe, encoders: Encoders, task: str) -> dict[str, Any]:
-    """Return the facts that the rows of a task's tokens depend on."""
-    encoder = encoders.dense
-    plan: dict[str, Any] = {"model": encoders.fingerprint, "instruction": recipe.tasks[task]}
-    if task in recipe.tables and not recipe.encoder:
-        return plan | {"file": file_sha256(recipe.tables[task])}
-    plan |= {"batch": rows_per_pass(encoder), "part": PART, "device": encoder.device.type, "software": software()}
-    weights = _row_weights(recipe, encoder)
-    return plan if weights is None else plan | {"row_weights": idf_sha256(weights)}
-
-
-def _token_rows(recipe: Recipe, encoder: Encoder, task: str, folder: Path) -> Float32Array:
-    """The rows of a task's tokens, (V, H) float32: from the file that the recipe names, or made below `folder`. Raises
-    ModelError."""
-    if task in recipe.tables and not recipe.encoder:
-        return load_embedding_bag(recipe.tables[task], encoder.tokenizer.vocab_size, encoder.hidden_size)
-    rows, weights = token_rows(encoder, recipe.tasks[task], folder), _row_weights(recipe, encoder)
-    return rows if weights is None else rows * weights[:, None]
-
-
-def _distilled(
-    recipe: Recipe, encoders: Encoders, folders: Mapping[str, Path], plans: Mapping[str, dict[str, Any]]
-) -> Summary:
-    """Tables that are general ones of an encoder or, with `distil` or where there is none, fitted to the corpus. The
-    `plans` are those of the rows of tokens."""
-    encoder, rows = encoders.dense, dict[str, Float32Array]()
-    identity = {task: {name: plan[name] for name in ("model", "instruction")} for task, plan in plans.items()}
-    if recipe.encoder:
-        tables = {task: table for task in folders if (table := _general_table(recipe, encoder, task)) is not None}
-        rows = {task: table.rows() for task, table in tables.items()}
-        if recipe.distil is None and tables.keys() == folders.keys():
-            general = {task: {**identity[task], "general": table.sha256} for task, table in tables.items()}
-            return _make(recipe, folders, general, rows.__getitem__)
-    distil = recipe.distil or DistilTableRecipe()
-    fitted = {
-        "documents": encoded_corpus(recipe).identity,
-        "queries": queries_sha256(distil),
-        "settings": fit_settings(distil),
+    identity = {task: {"model": encoders.fingerprint, "instruction": text} for task, text in recipe.tasks.items()}
+    states: dict[str, Any] = {"batch": rows_per_pass(encoder), "part": PART, "device": encoder.device.type}
+    states |= {"software": software()} | ({} if weights is None else {"row_weights": idf_sha256(weights)})
+    plans = {
+        task: identity[task] | ({"file": file_sha256(released[task])} if task in released else states)
+        for task in recipe.tasks
     }
+
+    def token_table(task: str, folder: Path) -> Float32Array:
+        """The rows of a task's tokens: from the file that the recipe names, or made below a folder."""
+        if task in released:
+            return load_embedding_bag(released[task], encoder.tokenizer.vocab_size, encoder.hidden_size)
+        rows = token_rows(encoder, recipe.tasks[task], folder)
+        return rows if weights is None else rows * weights[:, None]
+
+    if not recipe.encoder and recipe.distil is None:
+        return _make(recipe, plans, lambda task: token_table(task, recipe.table(task)))
+    general = dict[str, GeneralTable]()
+    if recipe.encoder:
+        general = {task: table for task in recipe.tasks if (table := _general_table(recipe, encoder, task)) is not None}
+    rows = {task: table.rows() for task, table in general.items()}
+    if recipe.distil is None and rows.keys() == recipe.tasks.keys():
+        plans = {task: {**identity[task], "general": table.sha256} for task, table in general.items()}
+        return _make(recipe, plans, rows.__getitem__)
+    distil = recipe.distil or DistilTableRecipe()
+    fitted: dict[str, Any] = {"documents": encoded_corpus(recipe).identity}
+    fitted |= {"queries": queries_sha256(distil), "settings": fit_settings(distil)}
     texts_of = cache(lambda: DistilTexts.of(recipe, distil, encoder))
 
-    def make(task: str) -> FittedTable:
-        all_texts, kept = texts_of(), folders[task] / "states"
-        texts = all_texts.of_task(recipe.tasks[task], folders[task] / "teacher")
+    def fit(task: str) -> FittedTable:
+        all_texts, kept = texts_of(), recipe.table(task) / "states"
+        texts = all_texts.of_task(recipe.tasks[task], recipe.table(task) / "teacher")
         check_plan(kept / "plan.json", plans[task])
-        initial = distinct_rows(_token_rows(recipe, encoder, task, kept), all_texts.statistics)
+        initial = distinct_rows(token_table(task, kept), all_texts.statistics)
         return fit_table(initial, texts, distil, encoder.device, general=rows.get(task))
 
-    return _make(recipe, folders, {task: {**plan, **fitted} for task, plan in plans.items()}, make)
+    return _make(recipe, {task: {**plan, **fitted} for task, plan in plans.items()}, fit)
+
+
+def _row_weights(recipe: Recipe, encoder: Encoder) -> Float32Array | None:
+    """What rows are multiplied by: its own IDF for an adapter trained with `idf_rows`, whatever queries weigh."""
+    adapter = recipe.model.trained_here
+    if adapter is None or not adapter_settings(adapter).get("idf_rows"):
+        return None
+    file = adapter_file(adapter, IDF_FILE)
+    if not file.is_file():
+        raise ModelError(f"{adapter}: was trained with idf_rows, but has no {IDF_FILE}.", remedy="Fetch it again.")
+    return load_idf(file, encoder.tokenizer.vocab_size)
 
 
 def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable | None:
@@ -250,44 +227,41 @@ def _general_table(recipe: Recipe, encoder: Encoder, task: str) -> GeneralTable 
     return table
 
 
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
-
-
 def _make(
-    recipe: Recipe,
-    folders: Mapping[str, Path],
-    plans: Mapping[str, dict[str, Any]],
-    make: Callable[[str], FittedTable | Float32Array],
+    recipe: Recipe, plans: Mapping[str, dict[str, Any]], make: Callable[[str], FittedTable | Float32Array]
 ) -> Summary:
-    """Make the tables that are not there yet, each in its folder and guarded by its plan; all plans are checked first.
+    """Make the tables that are not there yet, each guarded by its plan; all plans are checked first.
 
     Beside a fitted table stands `training.json`: the agreement of every epoch. One that was fitted to other texts or by
     other settings is fitted again; the encoder reads only the texts that are new.
     """
-    files = {task: folder / "table.npy" for task, folder in folders.items()}
-    for task, folder in folders.items():
-        made = [files[task], folder / "training.json", *folder.glob("part-*.npy")]
-        check_plan(folder / "plan.json", plans[task], renewed=_RENEWED, made=made)
-    for task, file in files.items():
+    for task, plan in plans.items():
+        folder = recipe.table(task)
+        made = [folder / "table.npy", folder / "training.json", *folder.glob("part-*.npy")]
+        check_plan(folder / "plan.json", plan, renewed=_RENEWED, made=made)
+    lines, tables = list[str](), dict[str, dict[str, Any]]()
+    for task in plans:
+        folder = recipe.table(task)
+        file, training = folder / "table.npy", folder / "training.json"
         if not file.is_file():
             rows = make(task)
             if isinstance(rows, FittedTable):
                 record = {"agreement": rows.facts, "epochs": [vars(epoch) for epoch in rows.epochs]}
-                write_atomically(file.with_name("training.json"), json.dumps(record, indent=1).encode() + b"\n")
+                write_atomically(training, json.dumps(record, indent=1).encode() + b"\n")
                 rows = rows.rows
             write_array(file, rows)
-        for leftover in folders[task].glob("part-*.npy*"):
+        for leftover in folder.glob("part-*.npy*"):
             leftover.unlink()
-    return _summary(recipe, files)
+        (count, dimension), size = np.load(file, mmap_mode="r").shape, file.stat().st_size
+        heads = len(head_texts(recipe)) if head_folder(recipe, task).is_dir() else 0
+        agreement = read_json(training)["agreement"] if training.is_file() else None
+        lines.append(f"{task}: {file}, {count:,} tokens × {dimension}, {megabytes(size)}")
+        lines += [f"  {heads:,} head queries, read by the whole model"] if heads else []
+        lines += [] if agreement is None else [f"  {agreement_line(agreement)}"]
+        tables[task] = {"path": str(file), "rows": count, "dimension": dimension, "bytes": size}
+        tables[task] |= {"head_queries": heads, "agreement": agreement}
+    return Summary(str(recipe.work / "tables"), lines, {"stage": "table", "tables": tables})
 
 
-def _row_weights(recipe: Recipe, encoder: Encoder) -> Float32Array | None:
-    """What rows are multiplied by: its own IDF for an adapter trained with `idf_rows`, whatever queries weigh."""
-    adapter = recipe.model.trained_here
-    if adapter is None or not adapter_settings(adapter).get("idf_rows"):
-        return None
-    file = adapter_file(adapter, IDF_FILE)
-    if not file.is_file():
-        raise ModelError(f"{adapter}: was trained with idf_rows, but has no {IDF_FILE}.", remedy="Fetch it again.")
-    return load_idf(file, encoder.tokenizer.vocab_size)
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)
