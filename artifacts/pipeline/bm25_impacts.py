@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 import numpy as np
 
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
-from lightretriever.artifacts.dtypes import Float64Array, FloatArray, Int32Array, Int64Array, IntegerArray
+from lightretriever.artifacts.dtypes import Float64Array, Int32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, Rows, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.rows import ImpactRows, Rows, TermCounts, TermNumbers
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 _EXACT: Final = 24
@@ -34,13 +34,6 @@ def lucene_lengths(lengths: Int64Array) -> Int64Array:
     shift = np.maximum(np.frexp(above)[1].astype(np.int64) - 4, 0)
     rounded: Int64Array = np.where(lengths < _EXACT, lengths, _EXACT + (above >> shift << shift))
     return rounded
-
-
-def impact_row(terms: IntegerArray, impacts: FloatArray) -> ImpactRow:
-    """Terms (n,), ascending, with whole impacts (n,) as a row: those above 0, at most MAX_IMPACT each."""
-    whole = np.clip(impacts, 0, MAX_IMPACT).astype(np.uint16)
-    kept = whole > 0
-    return terms[kept].astype(np.int32), whole[kept]
 
 
 @dataclass(frozen=True)
@@ -72,13 +65,14 @@ class Bm25Encoder:
                 "No document has a term of the vocabulary.",
                 remedy="Name a model or a language whose vocabulary has the corpus' script.",
             )
-        numbers = TermNumbers(counts.names)
-        return cls(vocabulary, numbers, documents, length / documents, frequencies, quantization, k1, b)
+        return cls(
+            vocabulary, TermNumbers.of(counts.names), documents, length / documents, frequencies, quantization, k1, b
+        )
 
     def counted(self) -> dict[str, Any]:
         """What was counted, as JSON, for `again`."""
-        terms = self.numbers.names[: len(self.frequencies)]
         settings = {name: getattr(self, name) for name in _COUNTED}
+        terms = [*self.numbers][: len(self.frequencies)]
         return settings | {"terms": terms, "frequencies": self.frequencies.tolist()}
 
     @classmethod
@@ -86,7 +80,7 @@ class Bm25Encoder:
         """The encoder whose counts these are."""
         settings = {name: counted[name] for name in _COUNTED}
         frequencies = np.array(counted["frequencies"], np.int64)
-        return cls(vocabulary, TermNumbers(counted["terms"]), frequencies=frequencies, **settings)
+        return cls(vocabulary, TermNumbers.of(counted["terms"]), frequencies=frequencies, **settings)
 
     def idf(self, terms: Int32Array) -> Float64Array:
         """The IDF (n,) of terms by number; one that came after the count is in no document."""

@@ -132,10 +132,10 @@ class EncodedCorpus:
             for start in tracked(range(0, len(self), _BATCH), "terms", total=None, unit="batches"):
                 read = self.documents(start, min(start + _BATCH, len(self)))
                 for terms in vocabulary.terms_of([document.full_text for document in read]):
-                    values.write(numbers.of(terms).tobytes())
+                    values.write(numbers.add(terms).tobytes())
                     at.append(at[-1] + len(terms))
         np.save(new / "at.npy", np.array(at, np.int64))
-        (new / "names.json").write_bytes(orjson.dumps(numbers.names))
+        (new / "names.json").write_bytes(orjson.dumps([*numbers]))
 
 
 def encoded_corpus(recipe: Recipe, *, shared: bool = False) -> EncodedCorpus:

@@ -28,7 +28,7 @@ import numpy as np
 
 from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array, Int64Array
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
@@ -55,7 +55,7 @@ def word_rows(texts: Iterable[str], bm25: Bm25Encoder, tokenizer: TextTokenizer,
         part = spelt[start : start + _AT_ONCE]
         bags = list(tokenizer.as_queries(part))
         for form, words, ids in zip(part, bm25.vocabulary.terms_of(part), bags, strict=True):
-            number = bm25.numbers.find(words[0]) if len(words) == 1 else None
+            number = bm25.numbers.get(words[0]) if len(words) == 1 else None
             if number is not None and number < size and len(ids):
                 rows[number] += forms[form] * table[ids].sum(axis=0)
                 counts[number] += forms[form]
@@ -132,5 +132,7 @@ class Expansion:
         factor = self.settings.weight * self.unit
         terms = np.concatenate([numbers, words[added]])
         sums = np.concatenate([np.maximum(impacts + factor * own_z, 1), factor * z[added]])
+        whole = np.round(np.minimum(sums, _MAX_EXPANDED)).astype(np.uint16)
         order = np.argsort(terms, kind="stable")
-        return impact_row(terms[order], np.round(np.minimum(sums[order], _MAX_EXPANDED)))
+        order = order[whole[order] > 0]
+        return terms[order], whole[order]

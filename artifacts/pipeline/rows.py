@@ -45,26 +45,17 @@ class Rows:
         return Rows(at, self.values[places])
 
 
-class TermNumbers:
-    """Terms by number, in the order in which they came."""
+class TermNumbers(dict[str, int]):
+    """The numbers of terms, in the order in which they came."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self.names: list[str] = list(names)
-        self._numbers = {name: number for number, name in enumerate(self.names)}
+    @classmethod
+    def of(cls, terms: Iterable[str]) -> Self:
+        """Number different terms."""
+        return cls({term: number for number, term in enumerate(terms)})
 
-    def of(self, terms: Iterable[str]) -> Int32Array:
+    def add(self, terms: Iterable[str]) -> Int32Array:
         """The numbers (n,) of terms; new terms get new ones."""
-        numbers = []
-        for term in terms:
-            number = self._numbers.setdefault(term, len(self.names))
-            if number == len(self.names):
-                self.names.append(term)
-            numbers.append(number)
-        return np.array(numbers, np.int32)
-
-    def find(self, term: str) -> int | None:
-        """The number of a term; None for one that has not come."""
-        return self._numbers.get(term)
+        return np.array([self.setdefault(term, len(self)) for term in terms], np.int32)
 
 
 @dataclass(frozen=True)
@@ -78,8 +69,8 @@ class TermCounts:
     @classmethod
     def of(cls, texts: Iterable[Sequence[str]], numbers: TermNumbers | None = None) -> Self:
         """Number the terms of texts, by default anew."""
-        numbers = numbers or TermNumbers()
-        return cls(Rows.of([numbers.of(text) for text in texts]), numbers.names)
+        numbers = TermNumbers() if numbers is None else numbers
+        return cls(Rows.of([numbers.add(text) for text in texts]), list(numbers))
 
     def __len__(self) -> int:
         return len(self.terms)

@@ -85,10 +85,10 @@ class TermImpacts:
         rows, unit = read_array(work / _WORD_ROWS), kept["expansion"]["unit"]
         return cls(bm25, Expansion(leg.info.expansion, rows, bm25.frequencies, mean, unit))
 
-    def joined(self, batch: EncodedBatch, rows: ImpactRows, dense: Float32Array) -> EncodedBatch:
-        """A batch with the terms and impacts of its n documents, of which `bm25` found these `rows`, and which have the
-        vectors `dense` (n, D) of length 1."""
-        names, tokens = self.bm25.numbers.names, self.bm25.vocabulary.kind == "tokens"
+    def joined(self, batch: EncodedBatch, rows: ImpactRows, names: Sequence[str], dense: Float32Array) -> EncodedBatch:
+        """A batch with the terms and impacts of its n documents, of which `bm25` found these `rows` of the terms
+        `names`, and which have the vectors `dense` (n, D) of length 1."""
+        tokens = self.bm25.vocabulary.kind == "tokens"
         if tokens:  # token ids, ascending, in place of numbers
             ids = np.array([int(names[number]) for number in rows.terms.values.tolist()], np.int32)
             order = np.lexsort((ids, np.repeat(np.arange(len(rows)), np.diff(rows.terms.at))))
@@ -128,7 +128,7 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
             dense = batch.dense
             if terms.expansion is not None:
                 dense = dense_prefix(batch, terms.expansion.dimension, first=first)
-            batch = terms.joined(batch, terms.bm25.rows(counts, first, first + len(rows)), dense)
+            batch = terms.joined(batch, terms.bm25.rows(counts, first, first + len(rows)), counts.names, dense)
         yield batch
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, impact_row, lucene_lengths
+from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, lucene_lengths
 from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
@@ -31,10 +31,11 @@ def counted(texts: Sequence[str], vocabulary: Vocabulary = WORDS, **parameters: 
 
 
 def rows_of(encoder: Bm25Encoder, texts: Sequence[str]) -> list[dict[str, int]]:
-    names = encoder.numbers.names
+    rows = encoder.impacts(texts)
+    names = [*encoder.numbers]
     return [
         {names[term]: impact for term, impact in zip(terms.tolist(), impacts.tolist(), strict=True)}
-        for terms, impacts in encoder.impacts(texts)
+        for terms, impacts in rows
     ]
 
 
@@ -74,7 +75,7 @@ class Ranked:
         with ImpactIndexWriter(folder / "impacts") as writer:
             found = encoder.impacts(texts)
             arrays = found.terms.at, found.terms.values, found.impacts
-            writer.add(ids, [b"{}"] * len(ids), *arrays, encoder.numbers.names)
+            writer.add(ids, [b"{}"] * len(ids), *arrays, [*encoder.numbers])
         build_word_index(folder / "words", ids, texts)
         self.impacts, self.words = ImpactIndex.open(folder / "impacts"), WordIndex.open(folder / "words")
 
@@ -150,13 +151,12 @@ def test_a_word_of_all_documents_finds_them() -> None:
     """Its IDF among 3,000 is below 0.0002."""
     texts = [f"fox w{number % 37}" for number in range(3_000)]
     encoder = counted(texts)
-    assert encoder.idf(encoder.numbers.of(["fox"]))[0] < 2e-4
+    assert encoder.idf(encoder.numbers.add(["fox"]))[0] < 2e-4
     assert all(row["fox"] == 1 for row in rows_of(encoder, texts))
 
 
 def test_an_impact_is_no_higher_than_an_index_holds() -> None:
-    terms, impacts = impact_row(np.array([5, 7, 9]), np.array([MAX_IMPACT + 1.0, 3.0, 0.0]))
-    assert (terms.tolist(), impacts.tolist()) == ([5, 7], [MAX_IMPACT, 3])
+    assert rows_of(counted(["fox", "wolf"], quantization=10**6), ["fox"]) == [{"fox": MAX_IMPACT}]
 
 
 def test_a_word_that_comes_later_is_in_no_document_yet() -> None:

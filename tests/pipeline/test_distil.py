@@ -108,7 +108,7 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
         vocabulary = Vocabulary(encoder.tokenizer, None)
         bm25 = Bm25Encoder.of(TermCounts.of(vocabulary.terms_of(texts)), vocabulary, quantization=100, k1=0.9, b=0.4)
         for row, (terms, impacts) in enumerate(bm25.impacts(texts)):
-            names = [bm25.numbers.names[term] for term in terms.tolist()]
+            names = [[*bm25.numbers][term] for term in terms.tolist()]
             assert dict(zip(*index.terms(row), strict=True)) == dict(zip(names, impacts.tolist(), strict=True))
 
 

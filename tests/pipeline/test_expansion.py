@@ -37,7 +37,7 @@ W, D, N = 50, 8, 40
 
 def counted(frequencies: list[int], documents: int = N) -> Bm25Encoder:
     """The counts of as many words, named w0, w1, ..., in so many documents."""
-    names = TermNumbers(f"w{number}" for number in range(len(frequencies)))
+    names = TermNumbers.of(f"w{number}" for number in range(len(frequencies)))
     counts = np.array(frequencies, np.int64)
     return Bm25Encoder(Vocabulary(None, "standard"), names, documents, 6.0, counts, 100, 0.9, 0.4)
 
@@ -164,7 +164,7 @@ def test_the_row_of_a_word_is_the_mean_over_its_forms(tmp_path: Path) -> None:
     bm25 = Bm25Encoder.of(TermCounts.of(terms.terms_of(texts)), terms, quantization=100, k1=0.9, b=0.4)
     rows = word_rows(texts, bm25, tokenizer, table)
     assert rows.shape == (len(bm25.frequencies), D)
-    found = dict(zip(bm25.numbers.names, rows, strict=True))
+    found = dict(zip(bm25.numbers, rows, strict=True))
     np.testing.assert_allclose(found["fox"], (3 * table[1] + 2 * (table[1] + table[2])) / 5, rtol=1e-5)
     np.testing.assert_allclose(found["run"], (table[3] + table[4]) / 2, rtol=1e-5)
     np.testing.assert_array_equal(found["wi"], table[6])

@@ -83,7 +83,7 @@ class Built:
         weights = None if isinstance(self.sparse, LanguageModel) else self.sparse.weights
         terms = Vocabulary(self.sparse.tokenizer, None)
         bm25 = Bm25Encoder.of(TermCounts.of(terms.terms_of(TEXTS)), terms, quantization=100, k1=0.9, b=0.4)
-        names = np.array(bm25.numbers.names).astype(np.int32)
+        names = np.array([*bm25.numbers]).astype(np.int32)
         rows = learned or [(names[terms], impacts) for terms, impacts in bm25.impacts(TEXTS)]
         found = np.zeros(COUNT)
         for number, row in enumerate(rows):

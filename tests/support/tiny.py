@@ -166,7 +166,7 @@ def in_vocabulary(
         return list(learned), None
     words = Vocabulary(None, "english")
     bm25 = Bm25Encoder.of(TermCounts.of(words.terms_of(texts)), words, quantization=QUANTIZATION, k1=0.9, b=0.4)
-    names = bm25.numbers.names
+    names = [*bm25.numbers]
     rows = [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in bm25.impacts(texts)]
     return rows, names
 
