@@ -93,15 +93,10 @@ class EncodedCorpus:
     def __len__(self) -> int:
         return int(self.facts["documents"])
 
-    def raws(self, start: int, stop: int) -> list[bytes]:
-        """The JSON of the documents from `start` on up to `stop`."""
-        ends = (self._at[start : stop + 1] - self._at[start]).tolist()
-        whole = self._raw[self._at[start] : self._at[stop]].tobytes()
-        return [whole[begin:end] for begin, end in pairwise(ends)]
-
     def documents(self, start: int, stop: int) -> list[Document]:
         """The documents from `start` on up to `stop`."""
-        records = ((orjson.loads(raw), raw) for raw in self.raws(start, stop))
+        raws = [self._raw[begin:end].tobytes() for begin, end in pairwise(self._at[start : stop + 1].tolist())]
+        records = ((orjson.loads(raw), raw) for raw in raws)
         return [Document(record["_id"], record.get("title") or "", record["text"], raw) for record, raw in records]
 
     def document(self, row: int) -> Document:

@@ -60,7 +60,7 @@ class LaterDocuments:
         batch, size = encoded_batch(documents, rows), self.manifest.dimension
         vectors = dense_prefix(batch, size, first=0)
         if self.terms is not None:
-            batch = self.terms.joined(batch, self.terms.bm25.impacts(texts), [*self.terms.bm25.numbers], vectors)
+            batch = self.terms.joined(batch, self.terms.bm25.impacts(texts), [*self.terms.bm25.numbers], first=0)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)
         dense: list[Float32Array | None] = [*vectors] if self.manifest.dense else [None] * len(ids)
         return [Encoded(dense[row], self._impacts(kept, row), bool(rows.cut[row])) for row in range(len(ids))]

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, dense_prefix
-from lightretriever.artifacts.bundle.manifest import ExpansionInfo, SparseInfo
+from lightretriever.artifacts.bundle.manifest import SparseInfo
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.files.arrays import read_array, write_array
@@ -56,14 +56,25 @@ class TermImpacts:
 
     @classmethod
     def of(cls, leg: SparseLeg, work: Path, store: TextStore, corpus: EncodedCorpus, counts: TermCounts) -> Self:
-        """Those of a corpus whose terms were counted; kept below `work`. Raises CorpusError for one without a term."""
+        """Those of a corpus whose terms were counted; kept below `work`. The expansion is measured by the mean of all
+        vectors, and on about a thousand documents from all over. Raises CorpusError for a corpus without a term."""
         info, expansion = leg.info, None
         bm25 = Bm25Encoder.of(
             counts, leg.vocabulary, quantization=info.quantization, k1=info.k1 or 0.0, b=info.b or 0.0
         )
         kept: dict[str, Any] = {"by": _counted_by(leg, corpus.corpus_sha256, len(corpus)), "counted": bm25.counted()}
         if leg.table is not None and info.expansion is not None:
-            expansion = _measure(info.expansion, leg.tokenizer, leg.table, store, corpus, bm25, counts)
+            rows = word_rows(corpus.texts(), bm25, leg.tokenizer, leg.table)
+            step, mean = -(-len(corpus) // _SAMPLE), np.zeros(rows.shape[1])
+            vectors, impacts = list[Float32Array](), list[ImpactRow]()
+            for first, batch in _batches(store, corpus, "expand"):
+                dense = dense_prefix(batch, len(mean), first=first)
+                mean += dense.sum(axis=0, dtype=np.float64) / len(corpus)
+                sampled = range(-first % step, len(dense), step)
+                vectors.append(dense[sampled.start :: step].copy())  # a view would keep the batch
+                impacts += [bm25.rows(counts, first + row, first + row + 1)[0] for row in sampled]
+            sample = np.concatenate(vectors), ImpactRows.of(impacts)
+            expansion = Expansion.of(info.expansion, rows, bm25, mean.astype(np.float32), *sample)
             kept["expansion"] = {"unit": expansion.unit, "mean": expansion.mean.tolist()}
             write_array(work / _WORD_ROWS, expansion.rows)
         write_atomically(work / _BM25, json.dumps(kept).encode())
@@ -85,16 +96,16 @@ class TermImpacts:
         rows, unit = read_array(work / _WORD_ROWS), kept["expansion"]["unit"]
         return cls(bm25, Expansion(leg.info.expansion, rows, bm25.frequencies, mean, unit))
 
-    def joined(self, batch: EncodedBatch, rows: ImpactRows, names: Sequence[str], dense: Float32Array) -> EncodedBatch:
-        """A batch with the terms and impacts of its n documents, of which `bm25` found these `rows` of the terms
-        `names`, and which have the vectors `dense` (n, D) of length 1."""
+    def joined(self, batch: EncodedBatch, rows: ImpactRows, names: Sequence[str], *, first: int) -> EncodedBatch:
+        """A batch with the terms and impacts of its documents, the `first` one on of all, of which `bm25` found these
+        `rows` of the terms `names`."""
         tokens = self.bm25.vocabulary.kind == "tokens"
         if tokens:  # token ids, ascending, in place of numbers
             ids = np.array([int(names[number]) for number in rows.terms.values.tolist()], np.int32)
             order = np.lexsort((ids, np.repeat(np.arange(len(rows)), np.diff(rows.terms.at))))
             rows = ImpactRows(Rows(rows.terms.at, ids[order]), rows.impacts[order])
         elif self.expansion is not None:
-            rows = self.expansion.impacts(dense[:, : self.expansion.dimension], rows)
+            rows = self.expansion.impacts(dense_prefix(batch, self.expansion.dimension, first=first), rows)
         terms = rows.terms
         return replace(
             batch, indptr=terms.at, terms=terms.values, impacts=rows.impacts, names=None if tokens else names
@@ -122,14 +133,12 @@ def encoded_batches(work: Path, corpus: EncodedCorpus, leg: SparseLeg) -> Iterat
     store = TextStore(work / "encode")
     counts = corpus.terms(leg.vocabulary) if leg.info.impacts == "bm25" else None
     terms = None if counts is None else TermImpacts.of(leg, work, store, corpus, counts)
-    for first, rows in _tracked(store, corpus, "index"):
-        batch = encoded_batch(corpus.documents(first, first + len(rows)), rows)
-        if terms is not None and counts is not None:
-            dense = batch.dense
-            if terms.expansion is not None:
-                dense = dense_prefix(batch, terms.expansion.dimension, first=first)
-            batch = terms.joined(batch, terms.bm25.rows(counts, first, first + len(rows)), counts.names, dense)
-        yield batch
+    for first, batch in _batches(store, corpus, "index"):
+        if terms is None or counts is None:
+            yield batch
+        else:
+            rows = terms.bm25.rows(counts, first, first + len(batch.ids))
+            yield terms.joined(batch, rows, counts.names, first=first)
 
 
 def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int | None) -> dict[str, Any]:
@@ -139,34 +148,10 @@ def _counted_by(leg: SparseLeg, corpus_sha256: str | None, documents: int | None
     return {"corpus_sha256": corpus_sha256, "documents": documents, "table_sha256": table, **settings}
 
 
-def _tracked(store: TextStore, corpus: EncodedCorpus, label: str) -> Iterator[tuple[int, ModelRows]]:
+def _batches(store: TextStore, corpus: EncodedCorpus, label: str) -> Iterator[tuple[int, EncodedBatch]]:
     """The place of each batch's first document, and the batch, with a progress bar."""
     with ProgressBar(label, total=len(corpus), unit="documents") as progress:
         for first in range(0, len(corpus), size := store.plan["shard_size"]):
             rows = store.rows(corpus.digests[first : first + size])
             progress.advance(len(rows))
-            yield first, rows
-
-
-def _measure(
-    settings: ExpansionInfo,
-    tokenizer: TextTokenizer,
-    table: Float32Array,
-    store: TextStore,
-    corpus: EncodedCorpus,
-    bm25: Bm25Encoder,
-    counts: TermCounts,
-) -> Expansion:
-    """Measure what an expansion needs: the rows of words, the mean of all vectors, and both parts of the impacts on
-    about a thousand documents from all over."""
-    rows = word_rows(corpus.texts(), bm25, tokenizer, table)
-    total, size = len(corpus), table.shape[1]
-    step, mean = -(-total // _SAMPLE), np.zeros(size)
-    vectors, impacts = list[Float32Array](), list[ImpactRow]()
-    for first, batch in _tracked(store, corpus, "expand"):
-        dense = dense_prefix(encoded_batch(corpus.documents(first, first + len(batch)), batch), size, first=first)
-        mean += dense.sum(axis=0, dtype=np.float64) / total
-        sampled = range(-first % step, len(dense), step)
-        vectors.append(dense[sampled.start :: step].copy())  # a view would keep the batch
-        impacts += [bm25.rows(counts, first + row, first + row + 1)[0] for row in sampled]
-    return Expansion.of(settings, rows, bm25, mean.astype(np.float32), np.concatenate(vectors), ImpactRows.of(impacts))
+            yield first, encoded_batch(corpus.documents(first, first + len(rows)), rows)

@@ -65,7 +65,6 @@ def test_the_columns_have_what_the_corpus_has(tmp_path: Path) -> None:
     assert (len(encoded), encoded.facts["format"], encoded.corpus_sha256) == (41, FORMAT, corpus.sha256())
     assert (encoded.skipped.count, len(encoded.skipped.reasons)) == (1, 1)
     assert [document.id for document in encoded.documents(19, 22)] == [LINES[19]["_id"], "ü", LINES[20]["_id"]]
-    assert encoded.raws(20, 21) == [documents[20].raw]
     assert encoded.document(40) == documents[40]
     texts = [document.full_text for document in documents]
     assert [row.tobytes() for row in encoded.digests] == [text_digest(text) for text in texts]
