@@ -98,7 +98,7 @@ def _limit(words: int | None, model: str | None) -> Limit:
     if words is not None:
         raise CorpusError(f"--words {words} beside --model.", remedy="Leave one of them out.")
     with importing("pipeline"):
-        from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
+        from lightretriever.artifacts.pipeline.sentence_models import load_biencoders  # slow to import
     encoder = load_biencoders(model, device="cpu")
     most = min(encoder.longest or _TOKENS, _TOKENS) - _FRAME
     return Limit(most, lambda text: len(encoder.tokenizer.encode(text)), titled=True)

@@ -1,8 +1,7 @@
 """The base of models that read texts.
 
-A language model (`pipeline.language_model`) and one or several bi-encoders (`pipeline.biencoder`) make dense vectors, a
-language model and a SparseEncoder of sentence-transformers (`pipeline.sparse_model`) impacts. `pipeline.encoders` puts
-together those of a recipe.
+A language model (`pipeline.language_model`) and bi-encoders (`pipeline.sentence_models`) make dense vectors, a language
+model and a SparseEncoder of sentence-transformers impacts. `pipeline.encoders` puts together those of a recipe.
 """
 
 from abc import ABC, abstractmethod

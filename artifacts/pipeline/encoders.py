@@ -19,7 +19,7 @@ from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, 
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
-    from lightretriever.artifacts.pipeline.sparse_model import SparseModel
+    from lightretriever.artifacts.pipeline.sentence_models import SparseModel
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def load_encoders(recipe: Recipe) -> Encoders:
 def load_encoder(model: ModelRecipe, settings: EncodeRecipe, *, biencoder: bool) -> Encoder:
     """Load a model as a bi-encoder, or several joined by " + ", or as a language model. Raises ModelError."""
     if biencoder:
-        from lightretriever.artifacts.pipeline.biencoder import load_biencoders  # slow to import
+        from lightretriever.artifacts.pipeline.sentence_models import load_biencoders  # slow to import
 
         return load_biencoders(model.path, dtype=model.dtype, device=model.device, lowercase=settings.lowercase)
     return LanguageModel.of(load_model(model, lowercase=settings.lowercase), resolved(settings, model.adapter))
@@ -114,7 +114,7 @@ def load_sparse_encoder(model: ModelRecipe, settings: EncodeRecipe) -> "SparseMo
     """Load what makes the impacts: a SparseEncoder folder of sentence-transformers, or a language model. Raises
     ModelError."""
     if is_of_sentence_transformers(model.path):
-        from lightretriever.artifacts.pipeline.sparse_model import load_sparse_model  # slow to import
+        from lightretriever.artifacts.pipeline.sentence_models import load_sparse_model  # slow to import
 
         return load_sparse_model(model, resolved(settings, None))
     backbone = load_model(model, lowercase=settings.lowercase)

@@ -29,7 +29,7 @@ from lightretriever.artifacts.tokens.head_queries import MAX_QUERIES
 from lightretriever.artifacts.tokens.table import TableDtype
 
 BESIDE: Final = " + "
-"""Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.biencoder`)."""
+"""Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.sentence_models`)."""
 
 MODULES_FILE: Final = "modules.json"
 """The list of modules in a folder that sentence-transformers saved."""

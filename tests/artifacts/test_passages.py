@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lightretriever.artifacts.corpus.folder import markdown_headings, title_and_text, write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.corpus.passages import passages as passages_of
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.sentence_models import load_biencoder
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import run_command
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.model import Backbone
+from lightretriever.artifacts.pipeline.sentence_models import BiEncoder, load_biencoder
 from tests.support.biencoder import save_biencoder
 from tests.support.models import CONFIGS, load, save_model
 

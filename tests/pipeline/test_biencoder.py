@@ -13,9 +13,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import AutoTokenizer
 
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.biencoder import BiEncoder, JointEncoder, load_biencoder, load_biencoders
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
+from lightretriever.artifacts.pipeline.sentence_models import BiEncoder, JointEncoder, load_biencoder, load_biencoders
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.biencoder import SPECIAL, save_biencoder, save_static

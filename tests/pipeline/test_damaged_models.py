@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.sentence_models import load_biencoder
 from tests.support import models
 from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model

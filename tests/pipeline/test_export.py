@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, ModelError
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
+from lightretriever.artifacts.pipeline.sentence_models import load_biencoder
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.service.search.encoder import QueryEncoder
 from tests.support import recipes

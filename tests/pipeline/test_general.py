@@ -6,9 +6,9 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.pipeline.biencoder import BiEncoder, load_biencoder
 from lightretriever.artifacts.pipeline.general import GeneralTable, find_general_table, shipped_tables
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
+from lightretriever.artifacts.pipeline.sentence_models import BiEncoder, load_biencoder
 from lightretriever.artifacts.tokens.table import TokenTable
 from tests.pipeline.test_distil import COUNT, QUERIES, write_recipe
 from tests.support.biencoder import save_biencoder

@@ -33,12 +33,12 @@ from transformers import (
 from transformers.models.bert.modeling_bert import BertEmbeddings
 
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.loading import cut_at_longest, positions
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import ModelDtype
+from lightretriever.artifacts.pipeline.sentence_models import load_biencoder
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import ROOT
 from tests.support.models import load

@@ -20,7 +20,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, ModelError, ResumeError
 from lightretriever.artifacts.evaluation.full import encode_fully
-from lightretriever.artifacts.pipeline.biencoder import load_biencoder
 from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoder import Encoder, TextModel, token_rows
 from lightretriever.artifacts.pipeline.encoders import load_encoder, load_sparse_encoder
@@ -28,7 +27,7 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.loading import route
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe
 from lightretriever.artifacts.pipeline.rows import TermCounts
-from lightretriever.artifacts.pipeline.sparse_model import SparseModel
+from lightretriever.artifacts.pipeline.sentence_models import SparseModel, load_biencoder
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app

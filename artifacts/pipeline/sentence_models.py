@@ -1,12 +1,17 @@
-"""A sentence-transformers bi-encoder: the teacher of a distilled token table, and what reads the documents.
+"""Models of sentence-transformers: bi-encoders, one or several, and SparseEncoders for the sparse leg beside one.
 
-An asymmetric one (a Router) has other modules for queries; the tokens and the table are theirs. Of several that read
-the same text the vectors stand side by side, so that the cosine of two texts is the mean of their cosines:
+A bi-encoder is the teacher of a distilled token table, and reads the documents. An asymmetric one (a Router) has other
+modules for queries; the tokens and the table are theirs. Of several that read the same text the vectors stand side by
+side, so that the cosine of two texts is the mean of their cosines:
 
     v = (v_1, …, v_n) / √n,  so that  v(q) · v(d) = Σ_j v_j(q) · v_j(d) / n
 
 Queries have the tokens of the first one. Its table has rows for all of them, fitted to the joint vectors, so that a
 query costs no more tokens than with one encoder.
+
+A SparseEncoder is a masked language model with SPLADE pooling, or a Router with a route for queries. Where that route
+is a `SparseStaticEmbedding`, as in OpenSearch's doc-v3 models, its weights are what the tokens of a query weigh; else
+each weighs its count. The library counts a token once, however often a query has it; here it counts as often.
 """
 
 import math
@@ -14,18 +19,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding
 from sentence_transformers.util import truncate_embeddings
 from tokenizers import Tokenizer
 
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf
+from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder, StatesOf, TextModel
+from lightretriever.artifacts.pipeline.language_model import quantise_top_k
 from lightretriever.artifacts.pipeline.loading import (
     check_vocabulary,
     cut_at_longest,
@@ -38,11 +45,15 @@ from lightretriever.artifacts.pipeline.loading import (
     text_tokenizer,
 )
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype, fingerprint, hashes, local_folder
-from lightretriever.artifacts.pipeline.recipe import BESIDE, ModelDtype, name_of
+from lightretriever.artifacts.pipeline.recipe import BESIDE, EncodeRecipe, ModelDtype, ModelRecipe, name_of
+from lightretriever.artifacts.pipeline.rows import ImpactRow
+from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-_BATCH = 64
-#: Files of its modules that decide how a text is read, beside the tokenizer of queries.
-_READING = ("tokenizer.json", "sentence_bert_config.json")
+_BATCH: Final = 64
+_SPARSE_BATCH: Final = 32
+_MIN_WEIGHT: Final = np.float32(1e-6)
+_READING: Final = ("tokenizer.json", "sentence_bert_config.json")
+"""Files of its modules that decide how a text is read, beside the tokenizer of queries."""
 
 
 @dataclass(frozen=True)
@@ -209,22 +220,13 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     tokenizer, content = text_tokenizer(theirs, path, lowercase=lowercase)  # before a call leaves padding in it
     rows = _embedding(model)
     _check_vocabulary(theirs, len(rows), path)
-    stated = route(model, "document")[0].max_seq_length
-    cut_at_longest(path, route(model, "query")[0], route(model, "document")[0])
-    longest = route(model, "document")[0].max_seq_length
     special = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
     special += [] if model.truncate_dim is None else [f"truncate_dim {model.truncate_dim}"]
-    settings = (tokenizer.sha256, stated, prompts_of(model), weights, lowercase, *special)
-    folders = module_folders(local_folder(path))
+    read_by = [hashes(folder, _READING) for folder in module_folders(local_folder(path))]
     encoder = (StaticTable if isinstance(theirs, Tokenizer) else BiEncoder)(
-        name=name_of(path),
-        fingerprint=fingerprint(folders, *settings, *(hashes(folder, _READING) for folder in folders)),
-        tokenizer=tokenizer,
-        tokenizer_json=content,
-        device=model.device,
+        **_text_model(path, model, tokenizer, content, weights, lowercase, *special, *read_by),
         hidden_size=int(model.get_embedding_dimension() or 0),
         embedded=min(tokenizer.vocab_size, len(rows)),
-        longest=None if longest is None or math.isinf(longest) else int(longest),
         model=model,
     )
     try:
@@ -242,6 +244,25 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
             remedy="Fetch or save the model again.",
         )
     return encoder
+
+
+def _text_model(
+    path: str, model: Any, tokenizer: TextTokenizer, content: bytes, dtype: torch.dtype, lowercase: bool, *settings: Any
+) -> dict[str, Any]:
+    """The fields of a `TextModel`. From now on its modules cut texts at what they can read."""
+    asked, read = (route(model, task)[0] for task in ("query", "document"))
+    stated = read.max_seq_length
+    cut_at_longest(path, asked, read)
+    longest = read.max_seq_length
+    parts = (tokenizer.sha256, stated, prompts_of(model), dtype, lowercase, *settings)
+    return {
+        "name": name_of(path),
+        "fingerprint": fingerprint(module_folders(local_folder(path)), *parts),
+        "tokenizer": tokenizer,
+        "tokenizer_json": content,
+        "device": model.device,
+        "longest": None if longest is None or math.isinf(longest) else int(longest),
+    }
 
 
 def _embedding(model: SentenceTransformer) -> torch.Tensor:
@@ -334,3 +355,79 @@ def _joined(parts: Sequence[Float32Array]) -> Float32Array:
     """Vectors (n, H_j) of length 1, side by side, (n, Σ H_j) of length 1."""
     vectors: Float32Array = np.concatenate(parts, axis=1) / np.float32(np.sqrt(len(parts)))
     return vectors
+
+
+@dataclass(frozen=True)
+class SparseModel(TextModel):
+    """A SparseEncoder ready to encode.
+
+    `weights` (V,) float32 are what the tokens of a query weigh, above 0; None where they weigh their count.
+    """
+
+    model: SparseEncoder
+    settings: EncodeRecipe
+    weights: Float32Array | None
+
+    def encode_impacts(self, texts: Sequence[str]) -> list[ImpactRow]:
+        """Impacts of documents, the highest `top_k` of each. Raises ModelError for weights that are not finite."""
+        rows: list[ImpactRow] = []
+        batch = 1 if self.one_by_one else _SPARSE_BATCH
+        for start in range(0, len(texts), _SPARSE_BATCH):
+            part = list(texts[start : start + _SPARSE_BATCH])
+            weights = self.model.encode_document(
+                part, batch_size=batch, convert_to_sparse_tensor=False, show_progress_bar=False
+            )
+            if not bool(torch.isfinite(weights).all()):
+                raise ModelError(f"{self.name}: a weight is not finite.", remedy="Set sparse.dtype to float32.")
+            rows += quantise_top_k(weights.float(), self.settings.top_k)
+        return rows
+
+    def are_cut(self, texts: Sequence[str]) -> list[bool]:
+        """True if each document has more tokens than it reads, special ones included."""
+        return longer_than(self.longest, route(self.model, "document")[0], texts)
+
+
+def load_sparse_model(recipe: ModelRecipe, settings: EncodeRecipe) -> SparseModel:
+    """Load a SparseEncoder, a Hugging Face id or a directory, in evaluation mode.
+
+    No code that it brings along is run. Raises ModelError when it can't be loaded, has no fast tokenizer, another
+    tokenizer for queries than for documents, or weights below 0 for queries.
+    """
+    path, target = recipe.path, choose_device(recipe.device)
+    dtype = choose_dtype(recipe.dtype, target)
+    with loading(f"{path}: the SparseEncoder can't be loaded", path):
+        if (kind := library_class(path)) not in (None, "SparseEncoder"):
+            raise ModelError(f"{path}: is no SparseEncoder, but a {kind}.", remedy="Name it as model.path.")
+        model = SparseEncoder(path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": dtype})
+        asked, read = (route(model, task)[0] for task in ("query", "document"))
+        if asked.tokenizer.get_vocab() != read.tokenizer.get_vocab():
+            raise ModelError(
+                f"{path}: queries and documents have different tokenizers, so their terms are others.",
+                remedy="Fetch or save the model again.",
+            )
+        tokenizer, content = text_tokenizer(asked.tokenizer, path, lowercase=settings.lowercase)
+        size = model.encode_document(["a"], convert_to_sparse_tensor=False, show_progress_bar=False).shape[1]
+        if tokenizer.vocab_size > size:
+            raise ModelError(
+                f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model weighs {size} terms.",
+                remedy="Use the tokenizer the model was trained with.",
+            )
+        weights = (
+            _positive(asked.weight, tokenizer.vocab_size, path) if isinstance(asked, SparseStaticEmbedding) else None
+        )
+        kept = [None if weights is None else sha256(weights.tobytes()).hexdigest()]
+        kept += [] if model.max_active_dims is None else [f"max_active_dims {model.max_active_dims}"]
+        shared = _text_model(path, model, tokenizer, content, dtype, settings.lowercase, *kept)
+        return SparseModel(**shared, model=model, settings=settings, weights=weights)
+
+
+def _positive(weight: torch.Tensor, vocab_size: int, path: str) -> Float32Array:
+    """Weights (V,) of a query's tokens. Those of 0 become too small to matter, as a bundle has none of 0."""
+    weights: Float32Array = weight.detach().float().cpu().numpy()[:vocab_size]
+    bad = np.flatnonzero(~(weights >= 0) | np.isinf(weights))
+    if len(bad):
+        raise ModelError(
+            f"{path}: token {bad[0]} of a query weighs {weights[bad[0]]:g}, expected a number from 0 on.",
+            remedy="Fetch or save the model again.",
+        )
+    return np.maximum(weights, _MIN_WEIGHT)
