@@ -259,40 +259,29 @@ class Recipe(Places):
         return self.work / "tables" / task
 
     @model_validator(mode="after")
-    def _known_default(self) -> Self:
+    def _keys_fit_together(self) -> Self:
+        """What contradicts itself, what the encoder brings along, and what only a language model has, can't be set."""
         if self.default_task not in self.tasks:
             raise ValueError(f"default_task {self.default_task!r} is not one of the tasks {sorted(self.tasks)}")
         if unknown := sorted(self.tables.keys() - self.tasks.keys()):
             raise ValueError(f"tables names {unknown}, which are not among the tasks {sorted(self.tasks)}")
-        return self
-
-    @model_validator(mode="after")
-    def _an_encoder_needs_no_more(self) -> Self:
-        """What the encoder brings along, or what only a language model has, can't be set."""
         path = self.model.path
         if self.encoder and (path.endswith(".gguf") or (_is_causal(path) and not is_of_sentence_transformers(path))):
             raise ValueError(f"kind is encoder, but model.path is {path}, a language model")
-        unused = {"model": {"adapter", "bos_token", "eos_token", "idf"}, "encode": {"max_length", "batch_tokens"}}
-        settings = [
-            f"{key}.{name}" for key, names in unused.items() for name in names & getattr(self, key).model_fields_set
-        ]
         if self.distil is not None and self.distil.vectors is not None and not self.encoder:
             raise ValueError(f"distil.vectors are those of an encoder, and kind is {self.kind}")
-        if self.sparse is not None:  # a language model may read the documents, too
-            settings = [key for key in settings if not key.startswith("encode.")]
-        if self.encoder and self.sparse is None and self.encode.impacts not in (None, "bm25"):
-            settings += ["encode.impacts"]
         if self.expand and "expand" in self.model_fields_set and self.index.vocabulary == "tokens":
             raise ValueError("expand adds words, and index.vocabulary is tokens")
-        of_encoder = self.encoder and self.sparse is None
-        if self.index.positions and (self.index.vocabulary or ("words" if of_encoder else "tokens")) == "tokens":
+        alone = self.encoder and self.sparse is None  # no language model reads the documents
+        if self.index.positions and (self.index.vocabulary or ("words" if alone else "tokens")) == "tokens":
             raise ValueError("index.positions are those of words: set index.vocabulary to words")
+        unused = {"model": {"adapter", "bos_token", "eos_token", "idf"}}
+        unused |= {"encode": {"max_length", "batch_tokens"}} if alone else {}
+        settings = [f"{key}.{name}" for key in unused for name in unused[key] & getattr(self, key).model_fields_set]
+        if alone and self.encode.impacts not in (None, "bm25"):
+            settings += ["encode.impacts"]
         if self.encoder and settings:
             raise ValueError(f"{', '.join(sorted(settings))} can't be set for an encoder")
-        return self
-
-    @model_validator(mode="after")
-    def _encoded_terms_suffice(self) -> Self:
         if self.index.top_k and self.encode.top_k and self.index.top_k > self.encode.top_k:
             raise ValueError(
                 f"index.top_k is {self.index.top_k}, but encode.top_k keeps only {self.encode.top_k} terms"
@@ -331,9 +320,8 @@ def recipe_kind(path: Path) -> type["Recipe | GeneralTableRecipe"]:
 def read_recipe(
     path: Path, kind: type[AnyRecipe], overrides: dict[str, Any] | None = None, data: Path | None = None
 ) -> AnyRecipe:
-    """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's, a path as a text;
-    None is ignored. Relative paths of training data are below the folder `data`. A section with nothing in it has its
-    defaults.
+    """Read a recipe. `overrides` maps dotted keys (`model.path`) to values that replace the file's; None is ignored.
+    Relative paths of training data are below the folder `data`. A section with nothing in it has its defaults.
 
     Raises RecipeError naming the file, the key, the value and what is allowed.
     """
