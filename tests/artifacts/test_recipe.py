@@ -98,6 +98,7 @@ MODEL = "model: {path: m}\n"
             "distil.vectors are those of an encoder",
         ),
         (f"kind: language-model\n{MODEL}{CORPUS}index: {{positions: true}}\n", "set index.vocabulary to words"),
+        (f"kind: language-model\n{MODEL}{CORPUS}encode: {{top_k: 40}}\nindex: {{top_k: 41}}\n", "index.top_k is 41"),
         (f"kind: encoder\n{MODEL}{CORPUS}index: {{vocabulary: tokens}}\nexpand: {{}}\n", "expand adds words"),
         (f"kind: encoder\nmodel: {{path: m, adapter: a}}\n{CORPUS}", "model.adapter can't be set for an encoder"),
         (f"kind: encoder\n{MODEL}{CORPUS}encode: {{max_length: 64}}\n", "encode.max_length can't be set"),

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
-from lightretriever.artifacts.pipeline.sentence_models import BiEncoder, JointEncoder, load_biencoder, load_biencoders
+from lightretriever.artifacts.pipeline.sentence_models import BiEncoder, load_biencoder, load_biencoders
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.biencoder import SPECIAL, save_biencoder, save_static
@@ -170,14 +170,8 @@ def test_code_of_a_model_is_not_run_and_no_advice_is_given_to_run_it(
     assert not ran.exists()
 
 
-def test_tokens_are_those_that_the_encoder_reads(encoder: BiEncoder) -> None:
+def test_a_tokenizer_with_other_tokens_than_the_encoder_reads_is_noticed(encoder: BiEncoder) -> None:
     encoder.check_tokens([*TEXTS, "a [SEP] that only the encoder takes for a token", "ÜBER naïve"])
-    for text in TEXTS[:5]:
-        theirs = encoder.model.tokenizer(text)["input_ids"]
-        assert theirs[1:-1] == encoder.tokenizer.encode(text).tolist()
-
-
-def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
     other = Tokenizer.from_buffer(encoder.tokenizer_json)
     other.normalizer = normalizers.Lowercase()  # keeps accents, which the encoder's own takes off
     strange = replace(encoder, tokenizer=TextTokenizer(other, content=other.to_str().encode()))
@@ -185,18 +179,11 @@ def test_another_tokenizer_is_noticed(encoder: BiEncoder) -> None:
         strange.check_tokens(["music", "music façade"])
 
 
-def test_bfloat16_changes_little_and_is_another_model(encoder: BiEncoder, encoder_folder: Path) -> None:
-    half = load_biencoder(str(encoder_folder), dtype="bfloat16", device="cpu")
-    assert next(half.model.parameters()).dtype == torch.bfloat16
-    cosines = (half.encode_documents(TEXTS).dense * encoder.encode_documents(TEXTS).dense).sum(axis=1)
-    assert cosines.min() > 0.99
-    assert half.fingerprint != encoder.fingerprint
-    assert load_biencoder(str(encoder_folder), device="cpu").fingerprint == encoder.fingerprint
-
-
 def test_the_fingerprint_sees_how_a_text_is_read(encoder: BiEncoder, encoder_folder: Path, tmp_path: Path) -> None:
     """By the settings of each module, its tokenizer, and the prompt that stands before every text by default."""
-    found = {encoder.fingerprint}
+    half = load_biencoder(str(encoder_folder), dtype="bfloat16", device="cpu")
+    assert next(half.model.parameters()).dtype == torch.bfloat16
+    found = {encoder.fingerprint, half.fingerprint}
     edits: list[tuple[str, dict[str, object]]] = [
         ("sentence_bert_config.json", {"max_seq_length": 63}),
         ("config_sentence_transformers.json", {"prompts": {"a": "say: "}, "default_prompt_name": "a"}),
@@ -209,7 +196,7 @@ def test_the_fingerprint_sees_how_a_text_is_read(encoder: BiEncoder, encoder_fol
         assert load_biencoder(str(other), device="cpu").fingerprint == encoder.fingerprint
         edit_json(other / file, **changes)
         found.add(load_biencoder(str(other), device="cpu").fingerprint)
-    assert len(found) == 6
+    assert len(found) == 7
 
 
 @pytest.mark.parametrize("kind", ["bert", "static"])
@@ -237,72 +224,33 @@ def test_a_vocabulary_is_compared_with_the_embedding(encoder_folder: Path, tmp_p
         assert np.isfinite(encoder.encode_documents(["music zyx player", "zyz"]).dense).all()
         rows = token_rows(encoder, "", tmp_path / "rows")
         assert not rows[-2:].any()
+    if kind == "bert":  # but the model reads the padding with every text
+        fast.add_special_tokens({"pad_token": "<padding>"})
+        fast.save_pretrained(place)
+        with raises(ModelError, naming="400"):
+            load_biencoder(str(place), device="cpu")
 
 
-def test_a_frame_beyond_the_embedding_is_refused(encoder_folder: Path, tmp_path: Path) -> None:
-    place = Path(shutil.copytree(encoder_folder, tmp_path / "frame"))
-    fast = AutoTokenizer.from_pretrained(place)
-    fast.add_special_tokens({"pad_token": "<padding>"})
-    fast.save_pretrained(place)
-    with raises(ModelError, naming="400"):
-        load_biencoder(str(place), device="cpu")
-
-
-def test_what_is_no_bi_encoder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with raises(ModelError, naming="bi-encoder"):
-        load_biencoder(str(tmp_path / "empty"))
-
-
-@pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Of two encoders with vectors of 32 and 16 values and different tokenizers; the second has a prompt."""
-    folder = tmp_path_factory.mktemp("joint")
-    small = save_biencoder(folder / "small", hidden_size=16, vocabulary=150, prompts={"query": "search : "})
-    return [str(save_biencoder(folder / "large")), str(small)]
-
-
-@pytest.fixture(scope="module")
-def joint(paths: list[str]) -> JointEncoder:
-    found = load_biencoders(" + ".join(paths), device="cpu")
-    assert isinstance(found, JointEncoder)
-    return found
-
-
-def test_a_cosine_is_the_mean_of_the_encoders_cosines(joint: JointEncoder, paths: list[str]) -> None:
-    each = [load_biencoder(path, device="cpu") for path in paths]
-    assert joint.hidden_size == 48
+def test_of_two_encoders_a_cosine_is_the_mean_and_tokens_are_the_first_ones(tmp_path: Path) -> None:
+    """With vectors of 32 and 16 values and different tokenizers; the second has a prompt."""
+    small = save_biencoder(tmp_path / "small", hidden_size=16, vocabulary=150, prompts={"query": "search : "})
+    paths = [str(save_biencoder(tmp_path / "large")), str(small)]
+    joint, turned = (load_biencoders(" + ".join(both), device="cpu") for both in (paths, paths[::-1]))
+    first, second = each = [load_biencoder(path, device="cpu") for path in paths]
     queries, documents = TEXTS[:5], TEXTS[5:]
     found = joint.encode_queries(queries).dense @ joint.encode_documents(documents).dense.T
     expected = [one.encode_queries(queries).dense @ one.encode_documents(documents).dense.T for one in each]
     np.testing.assert_allclose(found, np.mean(expected, axis=0), atol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(joint.encode_documents(documents).dense, axis=1), 1, atol=1e-5)
-
-
-def test_tokens_are_the_first_ones_and_are_read_by_all(joint: JointEncoder, paths: list[str]) -> None:
-    first, second = (load_biencoder(path, device="cpu") for path in paths)
-    assert joint.tokenizer_json == first.tokenizer_json
-    assert joint.longest == first.longest
+    assert (joint.tokenizer_json, joint.longest, joint.hidden_size) == (first.tokenizer_json, first.longest, 48)
     (token,) = joint.tokenizer.encode("music")
     (row,) = joint.token_states()(torch.tensor([token])).numpy() * np.sqrt(2)
     np.testing.assert_allclose(row[:32], first.encode_queries(["music"]).dense[0], atol=1e-5)
     np.testing.assert_allclose(row[32:], second.encode_queries(["music"]).dense[0], atol=1e-5)
-
-
-def test_a_text_is_cut_where_one_encoder_cuts_it(joint: JointEncoder, paths: list[str]) -> None:
-    word = next(one for one in TEXTS[0].lower().split() if one.isalpha())
-    lengths = (3, 60, 200)
-    texts = [" ".join([word] * length) for length in lengths]
-    each = [load_biencoder(path, device="cpu").are_cut(texts) for path in paths]
-    assert joint.are_cut(texts) == [any(pair) for pair in zip(*each, strict=True)]
-    assert joint.are_cut(texts)[0] is False
-    assert joint.are_cut(texts)[2] is True
-
-
-def test_other_encoders_and_another_order_are_another_model(joint: JointEncoder, paths: list[str]) -> None:
-    turned = load_biencoders(" + ".join(reversed(paths)), device="cpu")
-    assert turned.fingerprint != joint.fingerprint
-    assert load_biencoders(paths[0], device="cpu").fingerprint == load_biencoder(paths[0], device="cpu").fingerprint
+    texts = ["music", *(text for text in TEXTS if first.are_cut([text]) != second.are_cut([text])), "music " * 200]
+    assert joint.are_cut(texts) == [False] + [True] * (len(texts) - 1)
+    assert len({joint.fingerprint, turned.fingerprint, first.fingerprint}) == 3
+    assert load_biencoders(paths[0], device="cpu").fingerprint == first.fingerprint
     for bad in (f"{paths[0]} + ", f" + {paths[0]}"):
         with raises(ModelError):
             load_biencoders(bad, device="cpu")

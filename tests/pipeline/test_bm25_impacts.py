@@ -1,6 +1,6 @@
 """BM25 as impacts: the formula, Lucene's rounding of lengths, and the ranking of Lucene's own BM25."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -66,85 +66,26 @@ def random_texts(lengths: Sequence[int], seed: int, vocabulary: int = 3000) -> l
     return [" ".join(f"w{word}" for word in part) for part in np.split(words, np.cumsum(lengths)[:-1])]
 
 
-class Ranked:
-    """A corpus in an index of BM25 impacts, and in one of its words."""
-
-    def __init__(self, folder: Path, texts: list[str], encoder: Bm25Encoder) -> None:
-        self.texts, self.encoder = texts, encoder
-        ids = [str(number) for number in range(len(texts))]
-        with ImpactIndexWriter(folder / "impacts") as writer:
-            found = encoder.impacts(texts)
-            arrays = found.terms.at, found.terms.values, found.impacts
-            writer.add(ids, [b"{}"] * len(ids), *arrays, [*encoder.numbers])
-        build_word_index(folder / "words", ids, texts)
-        self.impacts, self.words = ImpactIndex.open(folder / "impacts"), WordIndex.open(folder / "words")
-
-    def close(self) -> None:
-        self.impacts.close()
-        self.words.close()
-
-    def best(self, query: str, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
-        """Lucene's scores of the best documents by impacts, and of the best by Lucene."""
-        (terms,) = self.encoder.vocabulary.terms_of([query])
-        found, _ = self.impacts.search(terms, np.ones(len(terms), np.float32), k)
-        scores = self.bm25(query)
-        return np.array([scores[ordinal] for ordinal in found.tolist()]), np.array([*scores.values()][:k])
-
-    def bm25(self, query: str) -> dict[int, float]:
-        """Lucene's scores of all documents with a word of the query, by ordinal, best first."""
-        hits = self.words.ranked(query, len(self.texts), self.encoder.k1, self.encoder.b)
-        return {int(name): score for name, score in hits}
-
-
-@pytest.fixture(
-    scope="module", params=[(0.9, 0.4), (1.2, 0.75), (0.0, 0.0), (2.0, 1.0)], ids=lambda one: f"k1={one[0]},b={one[1]}"
-)
-def ranked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranked]:
-    k1, b = request.param
-    lengths = np.clip(np.random.default_rng(1).lognormal(4, 0.9, 1000), 1, 500).astype(int).tolist()
-    texts = random_texts(lengths, seed=int(10 * k1))
-    found = Ranked(tmp_path_factory.mktemp("ranked"), texts, counted(texts, quantization=QUANTIZATION, k1=k1, b=b))
-    yield found
-    found.close()
-
-
-QUANTIZATION = 4000
-"""That of a bundle whose documents are not expanded."""
-
-
-def queries(seed: int, count: int = 300) -> list[str]:
-    """Of 1 to 8 words."""
-    return random_texts(np.random.default_rng(seed).integers(1, 9, count).tolist(), seed)
-
-
-def test_the_ranking_is_that_of_lucenes_bm25(ranked: Ranked) -> None:
-    """Rounded impacts exchange documents whose BM25 is almost equal, and few of those: the best ten of 98 of 100
-    queries are the same, up to documents of equal BM25, and 95 of 100 times in the same order."""
-    found = [ranked.best(query) for query in queries(seed=5)]
-    for ours, theirs in found:
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=8 / QUANTIZATION)
-    same = [np.allclose(np.sort(ours), np.sort(theirs), rtol=2e-6) for ours, theirs in found]
-    in_order = [np.allclose(ours, theirs, rtol=2e-6) for ours, theirs in found]
-    assert np.mean(same) >= 0.98
-    assert np.mean(in_order) >= 0.95
-
-
-def test_scores_are_those_of_lucenes_bm25(ranked: Ranked) -> None:
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.75), (0.0, 0.0), (2.0, 1.0)])
+def test_scores_are_those_of_lucenes_bm25(tmp_path: Path, k1: float, b: float) -> None:
     """But for half an impact of each word, and words of all documents, which have at least 1."""
-    for query in queries(seed=6, count=40):
-        (terms,) = WORDS.terms_of([query])
-        ordinals, scores = ranked.impacts.search(terms, np.ones(len(terms), np.float32), 100)
-        bm25 = ranked.bm25(query)
-        theirs = [bm25[ordinal] for ordinal in ordinals.tolist()]
-        np.testing.assert_allclose(scores / QUANTIZATION, theirs, rtol=1e-5, atol=len(terms) / QUANTIZATION)
-
-
-def test_every_document_with_a_word_is_found(ranked: Ranked) -> None:
-    for query in ("w0", "w1 w2500", "w0 w0 w7"):
-        (terms,) = WORDS.terms_of([query])
-        ordinals, _ = ranked.impacts.search(terms, np.ones(len(terms), np.float32), 1000)
-        assert sorted(ordinals.tolist()) == sorted(int(name) for name, _ in ranked.words.ranked(query, 1000))
-        assert len(ordinals) == sum(bool({*query.split()} & {*text.split()}) for text in ranked.texts)
+    random = np.random.default_rng(1)
+    lengths = np.clip(random.lognormal(4, 0.9, 1000), 1, 500).astype(int).tolist()
+    texts, quantization = random_texts(lengths, seed=int(10 * k1)), 4000
+    ids = [str(number) for number in range(len(texts))]
+    encoder = counted(texts, quantization=quantization, k1=k1, b=b)
+    with ImpactIndexWriter(tmp_path / "impacts") as writer:
+        found = encoder.impacts(texts)
+        writer.add(ids, [b"{}"] * len(ids), found.terms.at, found.terms.values, found.impacts, [*encoder.numbers])
+    build_word_index(tmp_path / "words", ids, texts)
+    with ImpactIndex.open(tmp_path / "impacts") as impacts, WordIndex.open(tmp_path / "words") as words:
+        for query in random_texts(random.integers(1, 9, 40).tolist(), seed=6):
+            (terms,) = WORDS.terms_of([query])
+            bm25 = {int(name): score for name, score in words.ranked(query, len(texts), k1, b)}
+            ordinals, scores = impacts.search(terms, np.ones(len(terms), np.float32), len(texts))
+            assert {*ordinals.tolist()} == bm25.keys()
+            theirs = [bm25[ordinal] for ordinal in ordinals.tolist()]
+            np.testing.assert_allclose(scores / quantization, theirs, rtol=1e-5, atol=len(terms) / quantization)
 
 
 def test_a_word_of_all_documents_finds_them() -> None:

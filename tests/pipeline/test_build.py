@@ -1,5 +1,4 @@
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.commands import invoke, only, run
-from tests.support.recipes import change, write_recipe
+from tests.support.recipes import change, copied, write_recipe
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
 
@@ -46,11 +45,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Pa
 
 
 @pytest.fixture
-def built(recipe: Path, finished: Path, tmp_path: Path) -> Path:
-    """The recipe with a work directory and a bundle of its own, as its build left them."""
-    for name in ("work", "bundle"):
-        shutil.copytree(finished / name, tmp_path / name)
-    return recipe
+def built(finished: Path, tmp_path: Path) -> Path:
+    """The recipe in a copy of that folder."""
+    return copied(finished, tmp_path)
 
 
 def test_fields_examples_and_words_come_from_the_recipe(built: Path, tmp_path: Path) -> None:

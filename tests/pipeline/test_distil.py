@@ -1,10 +1,8 @@
 import json
 import os
 import pickle
-import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,6 @@ import torch
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.errors import LightRetrieverError, RecipeError, ResumeError
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import Encoded
 from lightretriever.artifacts.pipeline.encoders import Encoders
@@ -30,16 +27,14 @@ from lightretriever.artifacts.pipeline.fit import (
     distinct_rows,
     fit_table,
     query_texts,
-    scaled_rows,
     table_queries,
     teacher_vectors,
 )
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, EncodeRecipe, Recipe, read_recipe
-from lightretriever.artifacts.pipeline.rows import Rows, TermCounts
+from lightretriever.artifacts.pipeline.rows import Rows
 from lightretriever.artifacts.pipeline.sentence_models import BiEncoder, load_biencoders
 from lightretriever.artifacts.pipeline.stages import run_encode
 from lightretriever.artifacts.signals import Stopped
-from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
@@ -104,12 +99,6 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
     texts = [document.full_text for document in tiny_documents(COUNT)]
     tokens = encoder.tokenizer.encode_batch(texts)
     assert manifest.corpus.cut == sum(len(ids) > 62 for ids in tokens) > 0  # 64 with [CLS] and [SEP]
-    with bundle.sparse() as index:
-        vocabulary = Vocabulary(encoder.tokenizer, None)
-        bm25 = Bm25Encoder.of(TermCounts.of(vocabulary.terms_of(texts)), vocabulary, quantization=100, k1=0.9, b=0.4)
-        for row, (terms, impacts) in enumerate(bm25.impacts(texts)):
-            names = [[*bm25.numbers][term] for term in terms.tolist()]
-            assert dict(zip(*index.terms(row), strict=True)) == dict(zip(names, impacts.tolist(), strict=True))
 
 
 def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]) -> None:
@@ -188,13 +177,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
 def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
     finished: Path, tmp_path: Path, key: str, value: object
 ) -> None:
-    copied = Path(shutil.copytree(finished.parent, tmp_path / "copied"))
-    recipe = copied / "recipe.yaml"
-    change(recipe, {"work": str(copied / "work"), "output": str(copied / "bundle"), key: value})
+    recipe = change(recipes.copied(finished.parent, tmp_path), {key: value})
     with raises(ResumeError, naming="--from table"):
         run(*only("index"), recipe)
-    encoded = {file: file.stat().st_mtime_ns for file in (copied / "work" / "encode").glob("run-*/*")}
-    table = copied / "work" / "tables" / "search" / "table.npy"
+    encoded = {file: file.stat().st_mtime_ns for file in (tmp_path / "work" / "encode").glob("run-*/*")}
+    table = tmp_path / "work" / "tables" / "search" / "table.npy"
     before = table.read_bytes()
     run("build", "--until", "table", recipe)
     assert table.read_bytes() != before
@@ -281,10 +268,7 @@ def test_a_corpus_of_nothing_else_can_not_be_fitted_to(recipe: Path, tmp_path: P
     with_queries = settings.model_copy(update={"queries": [tmp_path / "queries.jsonl"]})
     given = DistilTexts.of(loaded, with_queries, encoder)
     assert not given.statistics.frequencies.any()
-    fitted = given.of_task("", tmp_path / "teacher")
-    assert len(fitted.bags) == len(QUERIES)
-    states = np.ones((encoder.tokenizer.vocab_size, 4), np.float32)
-    np.testing.assert_array_equal(scaled_rows(states, np.flatnonzero(given.statistics.frequencies)), states)
+    assert len(given.of_task("", tmp_path / "teacher").bags) == len(QUERIES)
 
 
 def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], FitTexts]:
@@ -381,41 +365,21 @@ def test_teacher_vectors_are_kept_and_checked(encoder: BiEncoder, tmp_path: Path
         teacher_vectors(encoder, QUERIES, "find", tmp_path / "teacher")
 
 
-@contextmanager
-def watched(most: int = 1_000) -> Iterator[list[str]]:
-    """The texts that encoders read; once they have read so many, they are stopped as by Ctrl-C."""
-    read = list[str]()
+def test_what_is_encoded_when_a_run_is_stopped_is_kept(
+    recipe: Path, tmp_path: Path, encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, read, encode = read_recipe(recipe, Recipe), list[str](), BiEncoder.encode_documents
 
-    def watching(encode: Callable[..., Encoded]) -> Callable[..., Encoded]:
-        def call(own: BiEncoder, texts: Sequence[str], *instruction: str) -> Encoded:
-            if len(read) >= most:
-                raise Stopped(signal.SIGINT)
-            read.extend(texts)
-            return encode(own, texts, *instruction)
+    def stopping(own: BiEncoder, texts: Sequence[str]) -> Encoded:
+        if len(read) >= 80:
+            raise Stopped(signal.SIGINT)
+        read.extend(texts)
+        return encode(own, texts)
 
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("encode_documents", "encode_queries"):
-            patch.setattr(BiEncoder, name, watching(getattr(BiEncoder, name)))
-        yield read
-
-
-def test_what_the_teacher_has_read_when_it_is_stopped_is_kept(encoder: BiEncoder, tmp_path: Path) -> None:
-    texts = [f"{text} {number}" for number in range(5) for text in QUERIES]
-    with watched(most=70), pytest.raises(Stopped):
-        teacher_vectors(encoder, texts, "", tmp_path / "teacher", alone=True)
-    with watched() as read:
-        vectors = teacher_vectors(encoder, texts, "", tmp_path / "teacher", alone=True)
-    assert len(read) <= len(texts) - 64
-    np.testing.assert_array_equal(vectors, teacher_vectors(encoder, texts, "", tmp_path / "fresh", alone=True))
-    assert files(tmp_path / "teacher") == files(tmp_path / "fresh")  # what a stop left is gone
-
-
-def test_what_is_encoded_when_a_run_is_stopped_is_kept(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
-    loaded = read_recipe(recipe, Recipe)
-    with watched(most=80), pytest.raises(Stopped):
+    monkeypatch.setattr(BiEncoder, "encode_documents", stopping)
+    with pytest.raises(Stopped):
         run_encode(loaded, alone(encoder))  # in the second shard of 50
+    monkeypatch.undo()
     counts = run_encode(loaded, alone(encoder)).facts
     assert (counts["reused"], counts["encoded"], counts["removed"]) == (82, COUNT - 82, 0)
     fresh = read_recipe(recipe, Recipe, {"work": str(tmp_path / "fresh")})

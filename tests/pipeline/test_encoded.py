@@ -22,7 +22,7 @@ import torch
 
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
-from lightretriever.artifacts.errors import CorpusError, DiskError, ResumeError
+from lightretriever.artifacts.errors import CorpusError, ResumeError
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus, encode_texts
 from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus
@@ -36,7 +36,6 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.faults.builds import files
 from tests.support.commands import only, run
-from tests.support.disk import full_disk
 from tests.support.encoded import encoded_rows, keep_texts, kept_texts
 from tests.support.models import write_corpus
 from tests.support.recipes import write_recipe
@@ -204,17 +203,6 @@ def test_nothing_is_a_corpus_too(tmp_path: Path) -> None:
     store, none = TextStore.begin(tmp_path / "store", PLAN), text_digests([])
     store.join(none)
     assert len(store.rows(none)) == 0
-
-
-def test_a_full_disk_is_an_error_that_names_the_file_and_loses_nothing(tmp_path: Path) -> None:
-    texts, store = text_digests(map(str, range(520))), TextStore.begin(tmp_path / "store", PLAN)
-    with full_disk(4_000), raises(DiskError):
-        add(store, texts[:8], texts[8:])
-    missing = ~store.has(texts)
-    assert missing.sum() == 512
-    add(store, texts[missing])
-    store.join(texts)
-    assert_equal(store.rows(texts), made(texts))
 
 
 def test_runs_of_another_plan_are_not_found(tmp_path: Path) -> None:

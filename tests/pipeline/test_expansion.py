@@ -60,18 +60,6 @@ def random_corpus(seed: int) -> tuple[Float32Array, Bm25Encoder, Float32Array, I
     return rows, counted(np.maximum(frequencies, 2).tolist()), vectors, ImpactRows.of(sparse)
 
 
-def test_a_document_by_hand() -> None:
-    """The mean is (0.5, 0.5). For the document (1, 0), with word 1 alone, z is (-0.5, 1, 0.25)."""
-    rows = np.array([[-1, 0], [1, -1], [0, -0.5]], np.float32)
-    mean, bm25 = np.array([0.5, 0.5], np.float32), counted([2, 2, 2])
-    document = (np.array([[1, 0]], np.float32), impacts_of([([1], [200])]))
-    expansion = Expansion.of(ExpansionInfo(terms=1, weight=0.5), rows, bm25, mean, *document)
-    assert expansion.unit == 200  # mean impact 200, root mean square of z 1
-    [(terms, impacts)] = expansion.impacts(*document)
-    assert (terms.tolist(), impacts.tolist()) == ([1, 2], [300, 25])  # no word below the mean is added
-    assert (terms.dtype.name, impacts.dtype.name) == ("int32", "uint16")
-
-
 def test_words_of_one_document_are_never_added() -> None:
     rows = np.array([[1.0], [3.0], [2.0], [0.0]], np.float32)
     mean, vector = np.zeros(1, np.float32), np.ones((1, 1), np.float32)
@@ -105,6 +93,7 @@ def test_with_all_words_an_impact_is_the_sum_of_both_parts(seed: int) -> None:
     for row, (terms, impacts) in enumerate(sparse):
         plain[row, terms] = impacts
     for row, (terms, impacts) in enumerate(expansion.impacts(vectors, sparse)):
+        assert (terms.dtype.name, impacts.dtype.name) == ("int32", "uint16")
         assert (np.diff(terms) > 0).all()
         found[row, terms] = impacts
     z = (vectors - mean) @ rows.T

@@ -3,7 +3,6 @@ fresh build by one process."""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -66,10 +65,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def built(finished: Path, tmp_path: Path) -> Path:
     """The recipe in a copy of that folder."""
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace(str(finished), str(tmp_path)))
-    return recipe
+    return recipes.copied(finished, tmp_path)
 
 
 def change(corpus: Path) -> None:

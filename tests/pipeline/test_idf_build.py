@@ -17,14 +17,13 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encoder import token_rows
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.commands import only, run, summary_of
 from tests.support.encoded import encoded_rows
 from tests.support.models import load
-from tests.support.recipes import change, write_recipe
+from tests.support.recipes import change, copied, write_recipe
 from tests.support.wordings import raises
 
 DOCUMENTS = 12
@@ -48,16 +47,16 @@ def adapter(model_folder: Path, idf: npt.NDArray[np.float32], tmp_path_factory: 
     return folder
 
 
-def write(folder: Path, model_folder: Path, adapter: Path) -> Path:
-    shutil.copytree(adapter, folder / "adapter")
-    model = {"path": str(model_folder), "adapter": str(folder / "adapter")}
-    settings = {"encode": {"max_length": 32, "top_k": 40}}
-    return write_recipe(folder, model, documents=DOCUMENTS, tasks={"web": "Find it"}, **settings)
-
-
 @pytest.fixture
 def recipe(tmp_path: Path, model_folder: Path, adapter: Path) -> Path:
+    """A recipe, and the adapter that it names."""
     return write(tmp_path, model_folder, adapter)
+
+
+def write(folder: Path, model_folder: Path, adapter: Path) -> Path:
+    model = {"path": str(model_folder), "adapter": str(shutil.copytree(adapter, folder / "adapter"))}
+    encode = {"max_length": 32, "top_k": 40}
+    return write_recipe(folder, model, documents=DOCUMENTS, tasks={"web": "Find it"}, encode=encode)
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +68,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, adapt
 
 
 @pytest.fixture
-def built(recipe: Path, finished: Path, tmp_path: Path) -> Path:
-    """The recipe with a work directory and a bundle of its own, as its build left them."""
-    for name in ("work", "bundle"):
-        shutil.copytree(finished / name, tmp_path / name)
-    change(recipe, {"model.adapter": str(finished / "adapter")})
-    return recipe
+def built(finished: Path, tmp_path: Path) -> Path:
+    """The recipe in a copy of that folder."""
+    return copied(finished, tmp_path)
 
 
 @contextmanager
@@ -177,9 +173,3 @@ def test_unusable_weights_are_refused_before_anything_is_written(recipe: Path, t
     with raises(RecipeError, naming="idf.npy"):
         run("build", recipe)
     assert not (tmp_path / "work" / "backbone.json").exists()
-
-
-def test_index_can_not_keep_more_than_was_encoded(recipe: Path) -> None:
-    with raises(RecipeError, naming="index.top_k"):
-        read_recipe(recipe, Recipe, {"index.top_k": 41})
-    assert read_recipe(recipe, Recipe, {"index.top_k": 40}).index.top_k == 40

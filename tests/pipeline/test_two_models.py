@@ -272,24 +272,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def recipe_of(tmp_path: Path, model: Path, sparse: Path | None, **encode: object) -> Path:
-    return write_recipe(
-        tmp_path,
-        model,
-        documents=COUNT,
-        tasks={"search": ""},
-        encode={"shard_size": 25, **encode},
-        index={"table_dtype": "float32"},
-        distil={"epochs": 1, "batch_size": 32, "held_out": 20},
-        **({} if sparse is None else {"sparse": {"path": str(sparse), "device": "cpu"}}),
-    )
-
-
-def build(recipe: Path) -> Bundle:
-    run("build", recipe)
-    return Bundle.open(recipe.parent / "bundle")
-
-
 def test_impacts_and_query_weights_are_the_library_s(folders: dict[str, Path]) -> None:
     model: Any = SparseEncoder(str(folders["sparse"]), device="cpu")
     expected = model.encode_document(TEXTS, convert_to_sparse_tensor=False, show_progress_bar=False).numpy()
@@ -330,9 +312,14 @@ def test_queries_with_another_vocabulary_than_documents_are_refused(folders: dic
 @pytest.mark.parametrize(("model", "impacts"), [("sparse", "bm25"), ("splade", "learned")])
 def test_queries_weigh_their_count(folders: dict[str, Path], tmp_path: Path, model: str, impacts: str) -> None:
     """Where the recipe takes BM25 in place of learned impacts, and where a model would read the queries."""
-    bundle = build(recipe_of(tmp_path, folders["dense"], folders[model], impacts=impacts))
-    sparse = bundle.manifest.sparse
-    assert verify_bundle(bundle.path) == []
+    sections: dict[str, Any] = {
+        "sparse": {"path": str(folders[model]), "device": "cpu"},
+        "encode": {"impacts": impacts},
+    }
+    sections["distil"] = {"epochs": 1, "batch_size": 32, "held_out": 20}
+    run("build", write_recipe(tmp_path, folders["dense"], documents=COUNT, **sections))
+    assert verify_bundle(tmp_path / "bundle") == []
+    sparse = Bundle.open(tmp_path / "bundle").manifest.sparse
     assert (sparse.impacts, sparse.query_weights, sparse.tokenizer) == (impacts, "count", None)  # both have one
 
 

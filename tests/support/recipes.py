@@ -1,5 +1,6 @@
 """Recipes over tiny documents."""
 
+import shutil
 from collections.abc import Mapping
 from functools import reduce
 from operator import getitem
@@ -54,6 +55,14 @@ def save(file: Path, recipe: Mapping[str, Any]) -> Path:
     """Write a recipe to a file, and give it."""
     file.write_text(yaml.safe_dump(dict(recipe)))
     return file
+
+
+def copied(folder: Path, copy: Path) -> Path:
+    """Copy a folder with a recipe and what was built of it, and give the recipe, whose paths lie in the copy."""
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    recipe = copy / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(folder), str(copy)))
+    return recipe
 
 
 def change(recipe: Path, values: Mapping[str, Any] | None = None, *, without: str | None = None) -> Path:
