@@ -84,7 +84,7 @@ class TaskInfo(ManifestPart):
 
 class ExpansionInfo(ManifestPart):
     """By how many `terms` the token table of the default task expands each document in the sparse leg, and the `weight`
-    of what it says beside BM25 (see `artifacts.pipeline.expansion`); a recipe's section `expand`, too."""
+    of what it says beside BM25 (see `artifacts.pipeline.impacts`); a recipe's section `expand`, too."""
 
     terms: int = Field(default=16, ge=1)
     weight: float = Field(default=0.25, gt=0, allow_inf_nan=False)

@@ -27,7 +27,7 @@ from lightretriever.artifacts.files.atomic_dir import check_target
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_made, check_same, read_json
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
-from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, TableTraining
+from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.store import TextStore, text_digests
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -100,10 +100,10 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
         fields=recipe.corpus.fields,
         examples=recipe.examples,
     )
-    return bundle_summary(write_bundle(recipe.output, content, overwrite=overwrite), corpus.skipped.count, encoded)
+    return _summary(write_bundle(recipe.output, content, overwrite=overwrite), corpus.skipped.count, encoded)
 
 
-def bundle_summary(bundle: Bundle, skipped: int, encoded: Summary | None = None) -> Summary:
+def _summary(bundle: Bundle, skipped: int, encoded: Summary | None) -> Summary:
     """The summary of a bundle that was written from a corpus, of which so many lines were skipped."""
     manifest, files = bundle.manifest, bundle.manifest.files.values()
     counts = [None if encoded is None else encoded.facts[name] for name in _COUNTS]
@@ -124,14 +124,11 @@ def bundle_summary(bundle: Bundle, skipped: int, encoded: Summary | None = None)
     return Summary(str(bundle.path), [*lines, *left_out(skipped, manifest.corpus.cut)], facts)
 
 
-def fit_settings(settings: TableTraining) -> dict[str, Any]:
-    """How a table is fitted, as its plan has it: without the files, which the plan has by their content."""
-    return settings.model_dump(mode="json", exclude={"vectors", "queries"})
-
-
-def queries_sha256(distil: DistilTableRecipe) -> list[str]:
-    """SHA-256, as hex, of the files of queries that a table is fitted to. Raises CorpusError where one is missing."""
-    return [file_sha256(find_file(path, "queries")) for path in distil.queries]
+def fit_inputs(distil: DistilTableRecipe) -> dict[str, Any]:
+    """How a table is fitted, as its plan has it: settings, and the SHA-256 of the files of queries. Raises CorpusError
+    where one is missing."""
+    queries = [file_sha256(find_file(path, "queries")) for path in distil.queries]
+    return {"queries": queries, "settings": distil.model_dump(mode="json", exclude={"vectors", "queries"})}
 
 
 def sparse_leg(recipe: Recipe, corpus: EncodedCorpus | None) -> SparseLeg:
@@ -202,7 +199,7 @@ def _table(recipe: Recipe, task: str, corpus: EncodedCorpus | None) -> TableInpu
     now: dict[str, Any] = {"model": facts["fingerprint"], "instruction": recipe.tasks[task]}
     before = check_made(folder / "plan.json", now, "table")
     if recipe.distil is not None:
-        now |= {"settings": fit_settings(recipe.distil), "queries": queries_sha256(recipe.distil)}
+        now |= fit_inputs(recipe.distil)
     elif not recipe.encoder:
         now["settings"] = None  # fitted to nothing
     if task in recipe.tables and not recipe.encoder:
@@ -216,18 +213,15 @@ def _table(recipe: Recipe, task: str, corpus: EncodedCorpus | None) -> TableInpu
 
 
 def head_texts(recipe: Recipe) -> list[str]:
-    """The recipe's head queries, none without a section `head`. Raises CorpusError for a bad log."""
-    head = recipe.head
-    return [] if head is None else most_frequent(head.queries, head.top, lowercase=recipe.encode.lowercase)
-
-
-def most_frequent(log: Path, top: int, *, lowercase: bool) -> list[str]:
-    """The `top` most frequent queries of a log with a query a line, as `normalised` writes them, of equally frequent
-    ones the earlier first.
+    """The recipe's head queries, none without a section `head`: the most frequent ones of a log with a query a line, as
+    `normalised` writes them, of equally frequent ones the earlier first.
 
     Raises CorpusError for a file that can't be read, a line that is no text or a JSON object, and a log without
     queries.
     """
+    if recipe.head is None:
+        return []
+    log = recipe.head.queries
     if not log.is_file():
         raise CorpusError(f"head.queries is {log}: there is no such file.", remedy="Give a file with a query a line.")
     counts: Counter[str] = Counter()
@@ -238,18 +232,13 @@ def most_frequent(log: Path, top: int, *, lowercase: bool) -> list[str]:
                 remedy="Write the texts alone, as by `jq -r .text`.",
             )
         try:
-            counts[normalised(read_text(line), lowercase=lowercase)] += 1
+            counts[normalised(read_text(line), lowercase=recipe.encode.lowercase)] += 1
         except ValueError as error:
             raise CorpusError(f"{log}, line {number}: {error}.", remedy="Mend the line, or take it out.") from error
     counts.pop("", None)  # white space that only Unicode knows
     if not counts:
         raise CorpusError(f"head.queries is {log}: it has no query.", remedy="Give a file with a query a line.")
-    return [text for text, _ in counts.most_common(top)]
-
-
-def head_folder(recipe: Recipe, task: str) -> Path:
-    """The store of the head queries of a task, as the whole model reads them behind its instruction."""
-    return recipe.table(task) / "head"
+    return [text for text, _ in counts.most_common(recipe.head.top)]
 
 
 def read_heads(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, HeadQueries]:
@@ -257,7 +246,7 @@ def read_heads(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, HeadQuerie
     for other ones than the recipe's."""
     texts, heads = head_texts(recipe), dict[str, HeadQueries]()
     for task, instruction in recipe.tasks.items() if texts else ():
-        folder = head_folder(recipe, task)
+        folder = recipe.table(task) / "head"
         now = {"model": facts.get("dense", facts)["fingerprint"], "instruction": instruction}
         check_made(folder / "plan.json", now, "table")
         store, digests = TextStore(folder), text_digests(texts)

@@ -30,7 +30,7 @@ from lightretriever.artifacts.errors import BundleError, ModelError, RecipeError
 from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.pipeline.build import fit_settings, head_folder, head_texts, queries_sha256
+from lightretriever.artifacts.pipeline.build import fit_inputs, head_texts
 from lightretriever.artifacts.pipeline.encode import encode_corpus, given_vectors
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import PART, Encoder, rows_per_pass, token_rows
@@ -155,7 +155,7 @@ def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
     encoder = encoders.dense
     heads = head_texts(recipe)
     for task, instruction in recipe.tasks.items() if heads else ():
-        teacher_vectors(encoder, heads, instruction, head_folder(recipe, task), label="head")
+        teacher_vectors(encoder, heads, instruction, recipe.table(task) / "head", label="head")
     released, weights = {} if recipe.encoder else recipe.tables, _row_weights(recipe, encoder)
     if missing := [f"tables.{task}: {file}" for task, file in released.items() if not file.is_file()]:
         raise RecipeError(f"{', '.join(missing)}: there is no such file.", remedy="Give the release's emb_bag.pt.")
@@ -184,8 +184,7 @@ def run_tables(recipe: Recipe, encoders: Encoders) -> Summary:
         plans = {task: {**identity[task], "general": table.sha256} for task, table in general.items()}
         return _make(recipe, plans, rows.__getitem__)
     distil = recipe.distil or DistilTableRecipe()
-    fitted: dict[str, Any] = {"documents": encoded_corpus(recipe).identity}
-    fitted |= {"queries": queries_sha256(distil), "settings": fit_settings(distil)}
+    fitted: dict[str, Any] = {"documents": encoded_corpus(recipe).identity, **fit_inputs(distil)}
     texts_of = cache(lambda: DistilTexts.of(recipe, distil, encoder))
 
     def fit(task: str) -> FittedTable:
@@ -253,7 +252,7 @@ def _make(
         for leftover in folder.glob("part-*.npy*"):
             leftover.unlink()
         (count, dimension), size = np.load(file, mmap_mode="r").shape, file.stat().st_size
-        heads = len(head_texts(recipe)) if head_folder(recipe, task).is_dir() else 0
+        heads = len(head_texts(recipe)) if (folder / "head").is_dir() else 0
         agreement = read_json(training)["agreement"] if training.is_file() else None
         lines.append(f"{task}: {file}, {count:,} tokens × {dimension}, {megabytes(size)}")
         lines += [f"  {heads:,} head queries, read by the whole model"] if heads else []

@@ -19,9 +19,8 @@ from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.files.arrays import read_array, write_array
 from lightretriever.artifacts.files.workdir import check_same, read_json, write_atomically
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
-from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
+from lightretriever.artifacts.pipeline.impacts import Bm25Encoder, Expansion, word_rows
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, Rows, TermCounts
 from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.progress import ProgressBar
@@ -105,7 +104,7 @@ class TermImpacts:
             order = np.lexsort((ids, np.repeat(np.arange(len(rows)), np.diff(rows.terms.at))))
             rows = ImpactRows(Rows(rows.terms.at, ids[order]), rows.impacts[order])
         elif self.expansion is not None:
-            rows = self.expansion.impacts(dense_prefix(batch, self.expansion.dimension, first=first), rows)
+            rows = self.expansion.impacts(dense_prefix(batch, self.expansion.rows.shape[1], first=first), rows)
         terms = rows.terms
         return replace(
             batch, indptr=terms.at, terms=terms.values, impacts=rows.impacts, names=None if tokens else names

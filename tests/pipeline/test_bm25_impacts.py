@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder, lucene_lengths
+from lightretriever.artifacts.pipeline.impacts import Bm25Encoder, lucene_lengths
 from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class

@@ -15,9 +15,8 @@ from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
-from lightretriever.artifacts.pipeline.expansion import Expansion, word_rows
+from lightretriever.artifacts.pipeline.impacts import Bm25Encoder, Expansion, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, TermCounts, TermNumbers
@@ -76,7 +75,7 @@ def test_words_of_one_document_are_never_added() -> None:
 
 
 def test_the_most_frequent_words_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightretriever.artifacts.pipeline.expansion._MAX_CANDIDATES", 2)
+    monkeypatch.setattr("lightretriever.artifacts.pipeline.impacts._MAX_CANDIDATES", 2)
     own = impacts_of([([1], [10])])
     ones = np.ones((4, 1), np.float32)
     found = Expansion.of(ExpansionInfo(), ones, counted([3, 2, 9, 3]), np.zeros(1, np.float32), ones[:1], own)

@@ -14,9 +14,9 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeError
 from lightretriever.artifacts.evaluation.full import encode_fully
-from lightretriever.artifacts.pipeline.build import most_frequent
+from lightretriever.artifacts.pipeline.build import head_texts
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
-from lightretriever.artifacts.pipeline.recipe import ModelRecipe
+from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app
@@ -154,12 +154,18 @@ def test_a_vector_without_direction_is_refused(vector: list[float], tmp_path: Pa
         made.save([tmp_path / "texts.json", tmp_path / "vectors.npy"], 2)
 
 
-def test_a_log_is_counted(tmp_path: Path) -> None:
+def test_a_log_is_counted(model_folder: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, model_folder)
+
+    def counted(name: str, top: int, lowercase: bool) -> list[str]:
+        head = {"head.queries": tmp_path / name, "head.top": top, "encode.lowercase": lowercase}
+        return head_texts(read_recipe(recipe, Recipe, head))
+
     (tmp_path / "log").write_text("\ufeff" + "\n\n".join(LOG) + "\r\n", encoding="utf-8")
     (tmp_path / "log.gz").write_bytes(gzip.compress((tmp_path / "log").read_bytes()))
     for name in ("log", "log.gz"):
-        assert most_frequent(tmp_path / name, 3, lowercase=True) == HEAD
-    assert most_frequent(tmp_path / "log", 9, lowercase=False)[:3] == ["a text editor", "play music", "Play Music"]
+        assert counted(name, 3, lowercase=True) == HEAD
+    assert counted("log", 9, lowercase=False)[:3] == ["a text editor", "play music", "Play Music"]
 
 
 @pytest.mark.parametrize("content", [None, b" \n\n", b"one\n\xff\n", b'one\n{"_id": "1", "text": "two"}\n'])

@@ -20,9 +20,9 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, ModelError, ResumeError
 from lightretriever.artifacts.evaluation.full import encode_fully
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.encoder import Encoder, TextModel, token_rows
 from lightretriever.artifacts.pipeline.encoders import load_encoder, load_sparse_encoder
+from lightretriever.artifacts.pipeline.impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.loading import route
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe

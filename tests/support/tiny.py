@@ -15,7 +15,7 @@ from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, Mod
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.documents.fields import FieldKind
-from lightretriever.artifacts.pipeline.bm25_impacts import Bm25Encoder
+from lightretriever.artifacts.pipeline.impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKind
 from lightretriever.artifacts.tokens.idf import idf_weights
