@@ -1,8 +1,5 @@
-"""Encoding on the machines of a Ray cluster: each task encodes some of the shards, in the work directory that all
-machines share.
-
-A task whose machine or process is lost runs again elsewhere, and goes on after the last text.
-"""
+"""Encoding on a Ray cluster: each task encodes some of the shards, in the work directory that all machines share. A
+task whose machine or process is lost runs again elsewhere, and goes on after the last text."""
 
 import signal
 import socket
@@ -28,6 +25,7 @@ _PARTS_PER_TASK: Final = 4
 
 _RETRIES: Final = 20
 _CONNECT_S: Final = 10.0
+_encoders: Final = dict[str, Encoders]()
 _AGAIN: Final = "Run the same command again: it goes on after the last encoded text."
 
 
@@ -49,64 +47,51 @@ def encode_on_ray(recipe: Recipe, address: str) -> Summary:
                 summaries.append(summary)
                 progress.advance(1)
     with work_lock(recipe.work):  # removes what lost tasks left half written
-        return _whole(recipe, summaries)
+        store, corpus, limited = TextStore(recipe.work / "encode"), encoded_corpus(recipe), recipe.corpus.limit
+        removed = 0 if limited else store.others(corpus.digests)
+        store.join(corpus.digests, keep=limited is not None)
+        reused, encoded = (sum(summary.facts[name] for summary in summaries) for name in ("reused", "encoded"))
+        skipped = corpus.skipped.count
+        return encode_summary(store, corpus.digests, skipped, reused=reused, encoded=encoded, removed=removed)
 
 
 def _encode(recipe: Recipe, shards: slice) -> Summary | LightRetrieverError:
-    """Encode some shards, in a process of the cluster. An error of ours is returned, because Ray wraps a raised one."""
+    """Encode some shards, in a process of the cluster, which loads the models once and is given several parts. An error
+    of ours is returned, because Ray wraps a raised one."""
     try:
         with work_lock(recipe.work, shared=True):
-            return run_encode(recipe, _encoder(recipe.model_dump_json(), recipe), shards)
+            if (key := recipe.model_dump_json()) not in _encoders:
+                _encoders.clear()
+                _encoders[key] = load_recipe_encoders(recipe)
+            return run_encode(recipe, _encoders[key], shards)
     except LightRetrieverError as error:
         return error.with_traceback(None)
 
 
-_encoders: dict[str, Encoders] = {}
-
-
-def _encoder(key: str, recipe: Recipe) -> Encoders:
-    """The encoder of a recipe, loaded once in a process: Ray gives it several parts."""
-    if key not in _encoders:
-        _encoders.clear()
-        _encoders[key] = load_recipe_encoders(recipe)
-    return _encoders[key]
-
-
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
+    """Raise RecipeError for an address where nothing listens: Ray itself would try for minutes, and ignore signals."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address != "auto" and not (host and colon and port.isdecimal()):
+        raise RecipeError(
+            f"--ray is {address!r}, expected auto, HOST:PORT or ray://HOST:PORT.", remedy="Name the head of a cluster."
+        )
     handler = signal.getsignal(signal.SIGTERM)
-    _check(address)
     try:
+        if address != "auto":
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
         ray.init(address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise RecipeError(
             f"--ray is {address!r}, where no Ray cluster can be used: {reason:.300}.",
-            remedy="Start one (`ray start`), and name the address of its head.",
+            remedy="Start one (`ray start --head`), and name the address of its head.",
         ) from error
     signal.signal(signal.SIGTERM, handler)  # Ray has set its own
     try:
         yield
     finally:
         ray.shutdown()
-
-
-def _check(address: str) -> None:
-    """Raise RecipeError for an address where nothing listens: Ray itself would try for minutes, and ignore signals."""
-    if address == "auto":
-        return
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not colon or not port.isdecimal():
-        raise RecipeError(
-            f"--ray is {address!r}, expected auto, HOST:PORT or ray://HOST:PORT.", remedy="Name the head of a cluster."
-        )
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_S).close()
-    except (OSError, OverflowError) as error:
-        raise RecipeError(
-            f"--ray is {address!r}, where nothing answers: {error}.",
-            remedy="Start a Ray cluster (`ray start --head`), and name the address of its head.",
-        ) from error
 
 
 def _tasks(device: str) -> tuple[int, dict[str, Any]]:
@@ -134,19 +119,3 @@ def _results(tasks: Sequence[Any]) -> Iterator[Summary]:
         if isinstance(result, LightRetrieverError):
             raise result
         yield result
-
-
-def _whole(recipe: Recipe, summaries: Sequence[Summary]) -> Summary:
-    """The parts as the result of one process."""
-    store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
-    limited = recipe.corpus.limit is not None
-    removed = 0 if limited else store.others(corpus.digests)
-    store.join(corpus.digests, keep=limited)
-    return encode_summary(
-        store,
-        corpus.digests,
-        corpus.skipped.count,
-        reused=sum(summary.facts["reused"] for summary in summaries),
-        encoded=sum(summary.facts["encoded"] for summary in summaries),
-        removed=removed,
-    )

@@ -228,7 +228,7 @@ def test_an_error_of_a_task_is_the_commands(tmp_path: Path, cluster: Any) -> Non
     ("options", "message"),
     [
         (["--ray", "nowhere"], "--ray is 'nowhere', expected auto, HOST:PORT or ray://HOST:PORT."),
-        (["--ray", "127.0.0.1:1"], "--ray is '127.0.0.1:1', where nothing answers"),
+        (["--ray", "127.0.0.1:1"], "--ray is '127.0.0.1:1', where no Ray cluster can be used"),
         (["--ray", "auto"], "--ray is 'auto', where no Ray cluster can be used"),
         (["--ray", "auto", "--from", "table"], "--ray encodes, and ends."),
     ],
