@@ -5,8 +5,6 @@ WORK/encoded/KEY/     a corpus (`EncodedCorpus`)
                       documents, the bad lines
     raw               the documents' JSON, one after the other; at.npy (N + 1,) int64: where each begins
     texts.npy         (N, 16) uint8, digests of title and text
-    terms-VERSION/    terms by number: at.npy, values (nnz,) int32, in the order of the text; names.json has the terms.
-                      VERSION is that of the vocabulary, and of the libraries that make words
 
 A changed corpus is another KEY, and is read again; what the models made of its texts is kept (`pipeline.store`).
 """
@@ -22,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from lightretriever.artifacts.corpus.beir import Corpus, Skipped
@@ -32,14 +29,12 @@ from lightretriever.artifacts.errors import CorpusError, ResumeError
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
-from lightretriever.artifacts.pipeline.rows import Rows, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.pipeline.store import DIGEST_BYTES, column, new_folder, text_digest
 from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 FORMAT: Final = 6
-"""Of an encoded corpus. Another one is needed where our own code makes other words of a text, too."""
-
 _FACTS: Final = "corpus.json"
 _BATCH: Final = 1024
 
@@ -77,7 +72,7 @@ class EncodedCorpus:
         """Map what `of` wrote. Raises ResumeError where it is damaged."""
         facts = read_json(folder / _FACTS)
         skipped, at = Skipped(facts["skipped"], facts["reasons"]), column(folder, "at")
-        return cls(folder, facts, skipped, column(folder, "texts"), _mapped(folder / "raw", "u1", int(at[-1])), at)
+        return cls(folder, facts, skipped, column(folder, "texts"), _mapped(folder / "raw", int(at[-1])), at)
 
     @property
     def corpus_sha256(self) -> str:
@@ -113,24 +108,11 @@ class EncodedCorpus:
 
     def terms(self, vocabulary: Vocabulary) -> TermCounts:
         """The terms of a vocabulary of words, or one of tokens, counted in every document."""
-        folder = self.folder / f"terms-{vocabulary.version}"
-        if not folder.is_dir():
-            with new_folder(folder) as new:
-                self._write_terms(vocabulary, new)
-        at = column(folder, "at")
-        terms = Rows(at, _mapped(folder / "values", "<i4", int(at[-1])))
-        return TermCounts(terms, orjson.loads((folder / "names.json").read_bytes()))
-
-    def _write_terms(self, vocabulary: Vocabulary, new: Path) -> None:
-        numbers, at = TermNumbers(), array("q", [0])
-        with (new / "values").open("wb") as values:
-            for start in tracked(range(0, len(self), _BATCH), "terms", total=None, unit="batches"):
-                read = self.documents(start, min(start + _BATCH, len(self)))
-                for terms in vocabulary.terms_of([document.full_text for document in read]):
-                    values.write(numbers.add(terms).tobytes())
-                    at.append(at[-1] + len(terms))
-        np.save(new / "at.npy", np.array(at, np.int64))
-        (new / "names.json").write_bytes(orjson.dumps([*numbers]))
+        starts = tracked(range(0, len(self), _BATCH), "terms", total=None, unit="batches")
+        parts = (self.documents(start, min(start + _BATCH, len(self))) for start in starts)
+        return TermCounts.of(
+            terms for part in parts for terms in vocabulary.terms_of([document.full_text for document in part])
+        )
 
 
 def encoded_corpus(recipe: Recipe, *, shared: bool = False) -> EncodedCorpus:
@@ -162,13 +144,13 @@ def _write(corpus: Corpus, facts: dict[str, Any], new: Path) -> None:
     (new / _FACTS).write_bytes(orjson.dumps(facts))
 
 
-def _mapped(file: Path, dtype: str, count: int) -> npt.NDArray[Any]:
-    """The numbers (count,) of a file, mapped. Raises ResumeError where it is missing, or has another number of them."""
+def _mapped(file: Path, size: int) -> UInt8Array:
+    """The bytes of a file, mapped. Raises ResumeError where it is missing, or has another number of them."""
     try:
-        numbers: npt.NDArray[Any] = np.memmap(file, dtype, "r") if file.stat().st_size else np.empty(0, dtype)
-        if len(numbers) != count:
-            raise ValueError(f"it has {len(numbers):,} values, expected {count:,}")
+        content = np.memmap(file, np.uint8, "r")
+        if len(content) != size:
+            raise ValueError(f"it has {len(content):,} bytes, expected {size:,}")
     except (OSError, ValueError) as error:
         remedy = f"Delete {file.parent}, and run the same command again."
         raise ResumeError(f"{file}: can't be read: {error}.", remedy=remedy) from error
-    return numbers
+    return content

@@ -37,7 +37,7 @@ from lightretriever.artifacts.bundle.manifest import ExpansionInfo
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, Rows, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, Rows, TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
@@ -71,7 +71,7 @@ class Bm25Encoder:
     >= 0 is the saturation of the term frequency, b in [0, 1] the weight of the document's length."""
 
     vocabulary: Vocabulary
-    numbers: TermNumbers
+    numbers: dict[str, int]
     documents: int
     mean_length: float
     frequencies: Int64Array
@@ -93,9 +93,8 @@ class Bm25Encoder:
                 "No document has a term of the vocabulary.",
                 remedy="Name a model or a language whose vocabulary has the corpus' script.",
             )
-        return cls(
-            vocabulary, TermNumbers.of(counts.names), documents, length / documents, frequencies, quantization, k1, b
-        )
+        numbers = {term: number for number, term in enumerate(counts.names)}
+        return cls(vocabulary, numbers, documents, length / documents, frequencies, quantization, k1, b)
 
     def counted(self) -> dict[str, Any]:
         """What was counted, as JSON, for `again`."""
@@ -107,8 +106,8 @@ class Bm25Encoder:
     def again(cls, counted: dict[str, Any], vocabulary: Vocabulary) -> Self:
         """The encoder whose counts these are."""
         settings = {name: counted[name] for name in _COUNTED}
-        frequencies = np.array(counted["frequencies"], np.int64)
-        return cls(vocabulary, TermNumbers.of(counted["terms"]), frequencies=frequencies, **settings)
+        numbers = {term: number for number, term in enumerate(counted["terms"])}
+        return cls(vocabulary, numbers, frequencies=np.array(counted["frequencies"], np.int64), **settings)
 
     def idf(self, terms: Int32Array) -> Float64Array:
         """The IDF (n,) of terms by number; one that came after the count is in no document."""

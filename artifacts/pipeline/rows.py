@@ -1,5 +1,6 @@
 """Numbers of many texts in CSR form: whole numbers by text, terms counted, and what models make of texts."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeAlias
@@ -45,19 +46,6 @@ class Rows:
         return Rows(at, self.values[places])
 
 
-class TermNumbers(dict[str, int]):
-    """The numbers of terms, in the order in which they came."""
-
-    @classmethod
-    def of(cls, terms: Iterable[str]) -> Self:
-        """Number different terms."""
-        return cls({term: number for number, term in enumerate(terms)})
-
-    def add(self, terms: Iterable[str]) -> Int32Array:
-        """The numbers (n,) of terms; new terms get new ones."""
-        return np.array([self.setdefault(term, len(self)) for term in terms], np.int32)
-
-
 @dataclass(frozen=True)
 class TermCounts:
     """The terms of n texts as numbers, in the order of the text and as often as it has them. `names` are the terms by
@@ -67,10 +55,14 @@ class TermCounts:
     names: list[str]
 
     @classmethod
-    def of(cls, texts: Iterable[Sequence[str]], numbers: TermNumbers | None = None) -> Self:
-        """Number the terms of texts, by default anew."""
-        numbers = TermNumbers() if numbers is None else numbers
-        return cls(Rows.of([numbers.add(text) for text in texts]), list(numbers))
+    def of(cls, texts: Iterable[Sequence[str]], numbers: dict[str, int] | None = None) -> Self:
+        """Number the terms of texts; new terms get new `numbers`."""
+        numbers = {} if numbers is None else numbers
+        at, values = array("q", [0]), array("i")
+        for terms in texts:
+            values.extend([numbers.setdefault(term, len(numbers)) for term in terms])
+            at.append(len(values))
+        return cls(Rows(np.asarray(at, np.int64), np.asarray(values, np.int32)), [*numbers])
 
     def __len__(self) -> int:
         return len(self.terms)

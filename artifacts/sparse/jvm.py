@@ -120,11 +120,6 @@ def _translated(error: Exception) -> Exception:
     return JavaError(f"{kind}: {message}", remedy=remedy)
 
 
-def lucene_version() -> str:
-    """Lucene's version, such as 10.1.0. JavaError when no JVM runs."""
-    return str(java_call(java_class("org.apache.lucene.util.Version").LATEST.toString))
-
-
 def anserini_jar() -> Path:
     """The Anserini jar (with Lucene) in the installed pyserini, which is not imported: that would load torch."""
     spec = find_spec("pyserini")

@@ -19,7 +19,6 @@ from lightretriever.artifacts.sparse.jvm import (
     JavaObject,
     java_call,
     java_class,
-    lucene_version,
     pack_text,
     pack_texts,
     unpack_ints,
@@ -96,14 +95,6 @@ class Vocabulary:
     def kind(self) -> VocabularyKind:
         """What a term is."""
         return "tokens" if self.language is None else "words"
-
-    @property
-    def version(self) -> str:
-        """What decides the terms of a text, as part of a file's name: the language and Lucene's version, the
-        tokenizer's version."""
-        if self.tokenizer is not None:
-            return self.tokenizer.version
-        return f"{self.language}-{lucene_version().replace('.', '_')}"
 
     def terms_of(self, texts: Sequence[str]) -> list[list[str]]:
         """The terms of each text, as often as it has them. ValueError for a text that is no Unicode."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-import tokenizers
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
@@ -85,12 +84,6 @@ class TextTokenizer:
         self.before_unknown = self._find_before_unknown()
         """The id of the space before a word that the vocabulary lacks, as SentencePiece has one; else None. It is left
         out with the word."""
-
-    @property
-    def version(self) -> str:
-        """What decides the tokens of a text, as part of a file's name: the file, how text is prepared, the library."""
-        library = tokenizers.__version__.replace(".", "_")
-        return f"{self.sha256[:16]}{'-lower' * self.lowercase}-{library}"
 
     @classmethod
     def from_file(cls, path: Path, *, lowercase: bool = True) -> "TextTokenizer":

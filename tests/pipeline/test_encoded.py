@@ -107,14 +107,6 @@ def test_a_damaged_column_is_named(tmp_path: Path, name: str, size: int) -> None
         EncodedCorpus.open(encoded.folder)
 
 
-def test_other_versions_of_the_libraries_read_all_texts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded = EncodedCorpus.of(write(tmp_path, LINES), tmp_path / "encoded")
-    encoded.terms(ENGLISH)
-    monkeypatch.setattr("lightretriever.artifacts.sparse.vocabulary.lucene_version", lambda: "0.0.1")
-    encoded.terms(ENGLISH)
-    assert len(list(encoded.folder.glob("terms-*"))) == 2
-
-
 def test_bad_lines_and_empty_corpora_leave_nothing(tmp_path: Path) -> None:
     for lines in ([*LINES, LINES[3]], []):
         with raises(CorpusError, naming="corpus.jsonl"):

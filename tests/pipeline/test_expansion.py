@@ -19,7 +19,7 @@ from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.impacts import Bm25Encoder, Expansion, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
-from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, TermCounts, TermNumbers
+from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, TermCounts
 from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
@@ -36,7 +36,7 @@ W, D, N = 50, 8, 40
 
 def counted(frequencies: list[int], documents: int = N) -> Bm25Encoder:
     """The counts of as many words, named w0, w1, ..., in so many documents."""
-    names = TermNumbers.of(f"w{number}" for number in range(len(frequencies)))
+    names = {f"w{number}": number for number in range(len(frequencies))}
     counts = np.array(frequencies, np.int64)
     return Bm25Encoder(Vocabulary(None, "standard"), names, documents, 6.0, counts, 100, 0.9, 0.4)
 
