@@ -90,9 +90,6 @@ class Encoder(TextModel):
     def token_states(self, instruction: str = "") -> StatesOf:
         """How it reads tokens by themselves behind an instruction."""
 
-    def check_tokens(self, texts: Sequence[str]) -> None:
-        """Raise ModelError for a text whose tokens by `tokenizer` are not those that the model reads."""
-
 
 def rows_per_pass(encoder: Encoder) -> int:
     """Tokens of a forward pass: more than 128 fall out of a CPU's caches."""

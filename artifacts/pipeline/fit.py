@@ -10,7 +10,6 @@ read.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -42,7 +41,6 @@ _RANKED_DOCUMENTS = 20_000
 _TOP = 10
 _AT_ONCE = 256  # texts
 _PART = 2048
-_CHECKED = 1000
 
 Text = TypeVar("Text")
 
@@ -265,8 +263,8 @@ class DistilTexts:
 
     @classmethod
     def of(cls, recipe: Recipe, settings: DistilTableRecipe, encoder: Encoder) -> Self:
-        """Read the corpus, its vectors and the queries. Raises ModelError for a tokenizer that can't serve queries, and
-        RecipeError where neither documents nor queries have a token that it knows."""
+        """Read the corpus, its vectors and the queries. Raises RecipeError where neither documents nor queries have a
+        token that the encoder knows."""
         store, corpus = TextStore(recipe.work / "encode"), encoded_corpus(recipe)
         rows = np.sort(np.random.default_rng(settings.seed).permutation(len(corpus))[: settings.documents])
         vectors = store.rows(corpus.digests[rows]).dense
@@ -282,7 +280,6 @@ class DistilTexts:
                 "knows, so no token table can be fitted to them.",
                 remedy="Name a model.path whose vocabulary has the corpus' script.",
             )
-        encoder.check_tokens([*texts[:_CHECKED], *islice(corpus.texts(), _CHECKED)])
         statistics, keep = count_tokens(tokens, encoder.tokenizer.vocab_size), recipe.corpus.limit is not None
         return cls(settings, encoder, tokens, vectors, statistics, texts, keep)
 

@@ -44,7 +44,6 @@ from lightretriever.artifacts.tokens.table import TokenTable, write_table
 
 TABLE_FILE: Final = "table.npy"
 FACTS_FILE: Final = "table.json"
-_CHECKED: Final = 1000  # texts whose tokens are compared with those that the encoder reads
 _MIN_COSINE: Final = 0.3
 """Mean cosine of a table's vectors with those of its own encoder, at least; another encoder's has about 0."""
 
@@ -131,7 +130,6 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     """
     documents, queries, infos = _read(recipe)
     encoder = load_encoder(recipe.model, EncodeRecipe(), biencoder=True)
-    encoder.check_tokens([*documents[:_CHECKED], *queries[:_CHECKED]])
     vectors = teacher_vectors(encoder, documents, None, recipe.work / "documents")
     asked = teacher_vectors(encoder, queries, "", recipe.work / "queries")
     bags = [ids[: encoder.longest] for ids in encoder.tokenizer.as_queries([*documents, *queries])]

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -114,30 +113,6 @@ class BiEncoder(Encoder):
         vectors: torch.Tensor = truncate_embeddings(features["sentence_embedding"], self.model.truncate_dim)
         return vectors
 
-    def check_tokens(self, texts: Sequence[str]) -> None:
-        """Raise ModelError for a text whose tokens for a query differ from those the encoder itself reads.
-
-        Texts that hold the spelling of a special token are left out: only the encoder takes that for one.
-        """
-        special = self._special()
-        for text in texts:
-            prepared = self.tokenizer.prepared(text)
-            if any(token in prepared for token in special):
-                continue
-            ours, theirs = self.tokenizer.encode(text).tolist(), self._ids(prepared)
-            if ours != theirs:
-                index = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
-                raise ModelError(
-                    f"{self.name}: the text {text[:80]!r} has, from token {index} on, the tokens "
-                    f"{ours[index : index + 10]} in tokenizer.json, but {theirs[index : index + 10]} for the "
-                    "encoder.",
-                    remedy="Save the encoder's tokenizer as a fast one (save_pretrained) and use that directory.",
-                )
-
-    def _special(self) -> list[str]:
-        """The spellings of special tokens."""
-        return [str(token) for token in self._reads.tokenizer.all_special_tokens]
-
     def _ids(self, text: str) -> list[int]:
         """The token ids that the encoder itself reads in a query, without special ones."""
         return list(self._reads.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
@@ -183,13 +158,6 @@ class StaticTable(BiEncoder):
         while modules and isinstance(modules[-1], Normalize):
             modules.pop()
         return lambda tokens: self._vectors(modules, {"sentence_embedding": rows[tokens.to(rows.device)]})
-
-    def _special(self) -> list[str]:
-        return [token.content for token in self._reads.tokenizer.get_added_tokens_decoder().values() if token.special]
-
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._reads.tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
 
 
 def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto", lowercase: bool = True) -> BiEncoder:
@@ -322,10 +290,6 @@ class JointEncoder(Encoder):
             return torch.from_numpy(_joined(parts))
 
         return joint
-
-    def check_tokens(self, texts: Sequence[str]) -> None:
-        """Raise ModelError for a text whose tokens are not those that the first one reads."""
-        self.members[0].check_tokens(texts)
 
 
 def load_biencoders(
