@@ -40,14 +40,21 @@ def export_sentence_transformer(
     routes: dict[str, list[Any]] = {"query": [_static(bundle, task), Normalize()]}
     warnings: list[str] = []
     if model is not None:
-        encoder = _encoder(bundle, model)
-        warnings = _differences(bundle, encoder)
+        encoder, manifest = _encoder(bundle, model), bundle.manifest
+        if encoder.fingerprint != manifest.model.sha256:
+            warnings = [
+                f"The model {encoder.name} ({encoder.fingerprint[:12]}) is not the very one of the bundle's documents, "
+                f"{manifest.model.name} ({str(manifest.model.sha256)[:12]}): other weights, settings or number type."
+            ]
         prompts["document"] = encoder.model.prompts["document"] or ""
-        routes["document"] = [
-            *route(encoder.model, "document"),
-            *_cut(encoder, bundle.manifest.dimension),
-            Normalize(),
-        ]
+        encoder.model.truncate_dim = None  # which is done behind the modules; the exported ones do it themselves
+        size = int(encoder.model.get_embedding_dimension() or 0)
+        routes["document"] = route(encoder.model, "document")
+        if size != manifest.dimension:  # its first D values
+            first = torch.eye(manifest.dimension, size)
+            kept = Dense(size, len(first), bias=False, activation_function=torch.nn.Identity(), init_weight=first)
+            routes["document"] += [kept]
+        routes["document"] += [Normalize()]
     default = "query" if model is None else "document"
     exported = SentenceTransformer(
         modules=[Router(routes, default_route=default)], prompts=prompts, similarity_fn_name="cosine", device="cpu"
@@ -86,23 +93,3 @@ def _encoder(bundle: Bundle, model: str) -> BiEncoder:
             remedy=f"Give the model that read the documents, {bundle.manifest.model.name}.",
         )
     return encoder
-
-
-def _differences(bundle: Bundle, encoder: BiEncoder) -> list[str]:
-    theirs = bundle.manifest.model.sha256
-    if encoder.fingerprint == theirs:
-        return []
-    return [
-        f"The model {encoder.name} ({encoder.fingerprint[:12]}) is not the very one of the bundle's documents, "
-        f"{bundle.manifest.model.name} ({str(theirs)[:12]}): other weights, settings or number type."
-    ]
-
-
-def _cut(encoder: BiEncoder, dimension: int) -> list[Dense]:
-    """The module that keeps the first D values of those that the encoder's modules make, where that is needed."""
-    encoder.model.truncate_dim = None  # which is done behind the modules; the exported ones do it themselves
-    size = int(encoder.model.get_embedding_dimension() or 0)
-    if size == dimension:
-        return []
-    first = torch.eye(dimension, size)
-    return [Dense(size, dimension, bias=False, activation_function=torch.nn.Identity(), init_weight=first)]

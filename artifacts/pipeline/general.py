@@ -48,18 +48,10 @@ _MIN_COSINE: Final = 0.3
 """Mean cosine of a table's vectors with those of its own encoder, at least; another encoder's has about 0."""
 
 
-class TextsInfo(ManifestPart):
-    """A set of texts that a general table was fitted to: how many documents, and how many queries and sentences."""
-
-    name: str
-    licence: str
-    documents: int
-    queries: int
-
-
 class GeneralTableInfo(ManifestPart):
     """Facts of a general table: the encoder's name, the SHA-256 of its tokenizer, the agreement with it on held-out
-    texts before the fit and after, and what the table was fitted to."""
+    texts before the fit and after, and the sets of texts that it was fitted to: name, licence, how many documents, and
+    how many queries and sentences."""
 
     format: Literal[1] = 1
     encoder: str
@@ -67,7 +59,7 @@ class GeneralTableInfo(ManifestPart):
     licence: str
     epoch: int
     agreement: tuple[Agreement, Agreement]
-    texts: list[TextsInfo]
+    texts: list[dict[str, str | int]]
 
 
 @dataclass(frozen=True)
@@ -148,20 +140,17 @@ def run_general_table(recipe: GeneralTableRecipe, *, overwrite: bool = False) ->
     with new_folder(recipe.output, overwrite=overwrite, marker=FACTS_FILE) as folder:
         write_table(folder / TABLE_FILE, fitted.rows, recipe.table_dtype)
         (folder / FACTS_FILE).write_text(info.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    counts = [sum(texts.documents for texts in infos), sum(texts.queries for texts in infos)]
-    agreement, size = fitted.facts, folder_size(recipe.output)[1]
-    fitted_to = f"{counts[0]:,} documents, {counts[1]:,} queries and sentences"
-    lines = [f"{recipe.output}: table of {info.encoder}, {megabytes(size)}, fitted to {fitted_to}"]
-    facts = {"stage": "general-table", "encoder": info.encoder, "documents": counts[0], "queries": counts[1]}
-    facts |= {"agreement": agreement, "bytes": size}
-    return Summary(str(recipe.output), [*lines, f"  {agreement_line(agreement)}"], facts)
+    counts = {name: sum(int(texts[name]) for texts in infos) for name in ("documents", "queries")}
+    size = folder_size(recipe.output)[1]
+    line = f"{recipe.output}: table of {encoder.name}, {megabytes(size)}, fitted to {counts['documents']:,} documents, "
+    facts = {"stage": "general-table", "encoder": encoder.name, **counts, "agreement": fitted.facts, "bytes": size}
+    lines = [f"{line}{counts['queries']:,} queries and sentences", f"  {agreement_line(fitted.facts)}"]
+    return Summary(str(recipe.output), lines, facts)
 
 
-def _read(recipe: GeneralTableRecipe) -> tuple[list[str], list[str], list[TextsInfo]]:
+def _read(recipe: GeneralTableRecipe) -> tuple[list[str], list[str], list[dict[str, str | int]]]:
     """Documents, and queries and sentences, each text once. Raises RecipeError for a folder that gives none."""
-    documents: dict[str, None] = {}
-    queries: dict[str, None] = {}
-    infos: list[TextsInfo] = []
+    documents, queries, infos = dict[str, None](), dict[str, None](), list[dict[str, str | int]]()
     for number, texts in enumerate(recipe.texts):
         seed, read, asked = (recipe.fit.seed, number), list[Document](), list[str]()
         if has_file(texts.path, "corpus"):
@@ -174,7 +163,8 @@ def _read(recipe: GeneralTableRecipe) -> tuple[list[str], list[str], list[TextsI
                 f"texts[{number}].path: {texts.path} gives no documents and no queries.",
                 remedy="Give a folder with corpus.jsonl or queries.jsonl, packed by gzip or not, or take it out.",
             )
-        infos.append(TextsInfo(name=texts.name, licence=texts.licence, documents=len(read), queries=len(asked)))
+        counts = {"documents": len(read), "queries": len(asked)}
+        infos.append({"name": texts.name, "licence": texts.licence, **counts})
         documents |= dict.fromkeys(document.full_text for document in read)
         queries |= dict.fromkeys(asked)
     return list(documents), [text for text in queries if text not in documents], infos

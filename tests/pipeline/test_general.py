@@ -51,7 +51,7 @@ def test_a_table_agrees_with_its_encoder_more_than_single_tokens_do(table: Path,
     made = GeneralTable.open(table)
     before, after = made.info.agreement
     assert after.overlap > before.overlap
-    assert made.info.texts[0].licence == "CC0-1.0"
+    assert made.info.texts[0]["licence"] == "CC0-1.0"
     assert made.rows().shape == (encoder.tokenizer.vocab_size, encoder.hidden_size)
     assert TokenTable.open(table / "table.npy").dtype == "int8"
     assert find_general_table(encoder, QUERIES, [table]) == made
