@@ -8,7 +8,7 @@ little likely. Whole queries are what the token table is fitted to and compared 
 For log P(q | d) the model reads `[bos] before d after <eos> q` (the LLM-QL paper, section 4.1).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -143,7 +143,10 @@ class LanguageModel(Encoder):
         sparse: dict[int, ImpactRow] = {}
         batch_tokens = settings.batch_tokens or (32_768 if self.device.type == "cuda" else 1)
         with torch.inference_mode():
-            for batch in _length_sorted_batches(sequences, batch_tokens):
+            order = sorted(range(len(sequences)), key=lambda index: (-len(sequences[index]), index))
+            while order:
+                size = max(1, batch_tokens // len(sequences[order[0]]))
+                batch, order = order[:size], order[size:]
                 states = _last_hidden_states(backbone, [sequences[index] for index in batch])
                 dense[batch] = normalize(states.dense(backbone).float(), dim=1).cpu().numpy()
                 if self.has_sparse:
@@ -200,24 +203,8 @@ def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
     return prefix
 
 
-def _length_sorted_batches(sequences: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of `sequences` in batches of at most `batch_tokens` padded positions (at least one sequence)."""
-    order = sorted(range(len(sequences)), key=lambda index: (-len(sequences[index]), index))
-    batch: list[int] = []
-    for index in order:
-        if batch and (len(batch) + 1) * len(sequences[batch[0]]) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
-
-
 def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> PackedStates:
-    """Right-padded forward pass, one text a row.
-
-    Where attention is causal, no real position ever sees the padding behind it and no mask is needed.
-    """
+    """Right-padded forward pass, one text a row. Where attention is causal, no position sees the padding behind it."""
     if backbone.attention == "bidirectional":
         return packed_states(backbone, sequences, row_tokens=1)
     width = max(map(len, sequences))

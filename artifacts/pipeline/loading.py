@@ -104,11 +104,6 @@ def route(model: Any, task: Literal["query", "document"]) -> list[Any]:
     return [*routes[task], *others] if task in routes else [first, *others]
 
 
-def prompts_of(model: Any) -> str:
-    """The prompts of a sentence-transformers model, and the name of the default one, as JSON."""
-    return json.dumps([model.prompts, model.default_prompt_name], sort_keys=True)
-
-
 def module_folders(folder: Path) -> list[Path]:
     """The folder of a sentence-transformers model and those of its modules (pooling, dense layers, routes, …)."""
     listed = folder / MODULES_FILE
@@ -167,12 +162,24 @@ def cut_at_longest(path: str, *modules: Any) -> None:
     and the length, if it fails.
     """
     for module in modules:
-        if hasattr(module, "auto_model") and (most := positions(module.auto_model)) is not None:
-            stated = module.max_seq_length
-            longest = most if stated is None else min(int(stated), most)
-            if longest != stated:
-                module.max_seq_length = longest
-            _read_one(module, longest, path)
+        if not hasattr(module, "auto_model") or (most := positions(module.auto_model)) is None:
+            continue
+        stated, tokenizer = module.max_seq_length, module.tokenizer
+        longest = most if stated is None else min(int(stated), most)
+        if longest != stated:
+            module.max_seq_length = longest
+        token = next(iter(tokenizer("a", add_special_tokens=False)["input_ids"]), tokenizer.unk_token_id or 0)
+        ids = torch.full((1, longest), token, device=next(module.parameters()).device)
+        try:
+            with torch.inference_mode():
+                module({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        except BaseException as error:
+            if not is_of_library(error):
+                raise
+            raise ModelError(
+                f"{path}: can't read a text of {longest} tokens, as long as it says it reads: {error}.",
+                remedy="Set max_seq_length in its sentence_bert_config.json to what it can read.",
+            ) from error
 
 
 def longer_than(longest: int | None, module: Any, texts: Sequence[str]) -> list[bool]:
@@ -181,18 +188,3 @@ def longer_than(longest: int | None, module: Any, texts: Sequence[str]) -> list[
     if longest is None:
         return [False] * len(texts)
     return [len(ids) > longest for ids in module.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]]
-
-
-def _read_one(module: Any, length: int, path: str) -> None:
-    token = next(iter(module.tokenizer("a", add_special_tokens=False)["input_ids"]), module.tokenizer.unk_token_id or 0)
-    ids = torch.full((1, length), token, device=next(module.parameters()).device)
-    try:
-        with torch.inference_mode():
-            module({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-    except BaseException as error:
-        if not is_of_library(error):
-            raise
-        raise ModelError(
-            f"{path}: can't read a text of {length} tokens, as long as it says it reads: {error}.",
-            remedy="Set max_seq_length in its sentence_bert_config.json to what it can read.",
-        ) from error

@@ -14,6 +14,7 @@ is a `SparseStaticEmbedding`, as in OpenSearch's doc-v3 models, its weights are 
 each weighs its count. The library counts a token once, however often a query has it; here it counts as often.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,6 @@ from lightretriever.artifacts.pipeline.loading import (
     loading,
     longer_than,
     module_folders,
-    prompts_of,
     route,
     text_tokenizer,
 )
@@ -91,7 +91,17 @@ class BiEncoder(Encoder):
         return self._encoded(texts, self.model.encode_document, {"batch_size": size})
 
     def token_states(self, instruction: str = "") -> StatesOf:
-        """Encode single tokens behind the query prompt: ids (n,) → states (n, H)."""
+        """Encode single tokens behind the query prompt: ids (n,) → states (n, H).
+
+        Of static embeddings, whose table is there already, it gives the rows through the modules behind. `Normalize` at
+        the end is left out: the direction stays, and the mean of a query's rows weighs each by its length, as the
+        encoder does.
+        """
+        if isinstance(self._reads, StaticEmbedding):
+            rows, modules = _embedding(self.model), route(self.model, "query")[1:]
+            while modules and isinstance(modules[-1], Normalize):
+                modules.pop()
+            return lambda tokens: self._vectors(modules, {"sentence_embedding": rows[tokens.to(rows.device)]})
         prompt = self.query_prompt(instruction)
         before, after = self.frame(prompt)
         framed = self._reads.preprocess(["a"], prompt=prompt) if prompt else {}
@@ -143,23 +153,6 @@ class BiEncoder(Encoder):
         return Encoded(rows / np.maximum(norms, 1e-12))
 
 
-@dataclass(frozen=True)
-class StaticTable(BiEncoder):
-    """A bi-encoder whose queries are means of static rows (`StaticEmbedding`): its table is there already."""
-
-    def token_states(self, instruction: str = "") -> StatesOf:
-        """The rows of single tokens, through the modules behind the embedding: ids (n,) → (n, H).
-
-        A row has the direction of the vector of its token. `Normalize` at the end is left out: the direction stays, and
-        the mean of a query's rows weighs each by its length, as the encoder does.
-        """
-        rows = _embedding(self.model)
-        modules = route(self.model, "query")[1:]
-        while modules and isinstance(modules[-1], Normalize):
-            modules.pop()
-        return lambda tokens: self._vectors(modules, {"sentence_embedding": rows[tokens.to(rows.device)]})
-
-
 def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto", lowercase: bool = True) -> BiEncoder:
     """Load a sentence-transformers model, a Hugging Face id or a directory, in evaluation mode.
 
@@ -191,7 +184,7 @@ def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercas
     special = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
     special += [] if model.truncate_dim is None else [f"truncate_dim {model.truncate_dim}"]
     read_by = [hashes(folder, _READING) for folder in module_folders(local_folder(path))]
-    encoder = (StaticTable if isinstance(theirs, Tokenizer) else BiEncoder)(
+    encoder = BiEncoder(
         **_text_model(path, model, tokenizer, content, weights, lowercase, *special, *read_by),
         hidden_size=int(model.get_embedding_dimension() or 0),
         embedded=min(tokenizer.vocab_size, len(rows)),
@@ -222,7 +215,8 @@ def _text_model(
     stated = read.max_seq_length
     cut_at_longest(path, asked, read)
     longest = read.max_seq_length
-    parts = (tokenizer.sha256, stated, prompts_of(model), dtype, lowercase, *settings)
+    prompts = json.dumps([model.prompts, model.default_prompt_name], sort_keys=True)
+    parts = (tokenizer.sha256, stated, prompts, dtype, lowercase, *settings)
     return {
         "name": name_of(path),
         "fingerprint": fingerprint(module_folders(local_folder(path)), *parts),

@@ -18,6 +18,9 @@ from lightretriever.artifacts.pipeline.model import Backbone
 SHARED = -1
 """The owner of positions that all later ones in a row see."""
 
+_WIDTH_STEP = 64
+"""Several rows are as wide as a multiple of this, so that attention kernels meet few different shapes."""
+
 
 def token_states(backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int = 128) -> torch.Tensor:
     """e(t) of all tokens behind `prefix`, in one forward pass. (n,) → (n, `vector_size`).
@@ -103,12 +106,6 @@ def layer_kinds(backbone: Backbone) -> dict[str, int | None]:
     return {kind: window if kind == "sliding_attention" else None for kind in sorted(kinds)}
 
 
-Row = list[int]
-
-#: Several rows are as wide as a multiple of this, so that attention kernels meet few different shapes.
-_WIDTH_STEP = 64
-
-
 @dataclass(frozen=True)
 class PackedStates:
     """Last hidden states of packed texts: `hidden` (N, H), text i being its positions `spans[i]`, end exclusive."""
@@ -117,41 +114,30 @@ class PackedStates:
     spans: list[tuple[int, int]]
 
     def dense(self, backbone: Backbone, skip: int | None = None) -> torch.Tensor:
-        """The dense vector of every text, (texts, `vector_size`), not normalised.
-
-        `skip` positions at the beginning are no part of the text (None: `[bos]`).
-        """
-        first = len(backbone.prefix()) if skip is None else skip
+        """The dense vector of every text, (texts, `vector_size`), not normalised: of its state at the end, or of the
+        mean, in float32, of those behind the first `skip` ones (None: behind `[bos]`)."""
+        device = self.hidden.device
         if backbone.pooling == "end":
-            last = torch.tensor([end - 1 for _, end in self.spans], device=self.hidden.device)
+            last = torch.tensor([end - 1 for _, end in self.spans], device=device)
             return backbone.dense(self.hidden[last][:, None])
-        return backbone.dense(self._means(first)[:, None])
-
-    def _means(self, first: int) -> torch.Tensor:
-        """The mean state of every text without its first positions, (texts, H) float32."""
+        first = len(backbone.prefix()) if skip is None else skip
         lengths = [end - begin - first for begin, end in self.spans]
         places = np.concatenate([np.arange(begin + first, end) for begin, end in self.spans])
         texts = np.repeat(np.arange(len(lengths)), lengths)
-        device = self.hidden.device
         states = self.hidden[torch.from_numpy(places).to(device)].float()
         sums = states.new_zeros(len(lengths), states.shape[1])
         sums = sums.index_add(0, torch.from_numpy(texts).to(device), states)
-        return sums / torch.tensor(lengths, device=device)[:, None]
+        return backbone.dense((sums / torch.tensor(lengths, device=device)[:, None])[:, None])
 
 
-def pack(lengths: Sequence[int], row_tokens: int) -> list[Row]:
-    """Texts (by index) in rows of at most `row_tokens` positions; a longer text gets a row of its own.
-
-    Best fit decreasing: every text goes to the fullest row that still has room.
-    """
-    rows: list[Row] = []
-    room: list[int] = []
+def pack(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
+    """Texts (by index) in rows of at most `row_tokens` positions, by best fit decreasing; a longer text gets a row of
+    its own."""
+    rows, room = list[list[int]](), list[int]()
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         fitting = [row for row, left in enumerate(room) if left >= lengths[index]]
-        if fitting:
-            row = min(fitting, key=lambda row: room[row])
-        else:
-            row = len(rows)
+        row = min(fitting, key=room.__getitem__, default=len(rows))
+        if not fitting:
             rows.append([])
             room.append(max(row_tokens, lengths[index]))
         rows[row].append(index)
