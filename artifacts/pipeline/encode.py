@@ -43,8 +43,7 @@ _CHUNK: Final = 65_536
 def encode_summary(
     store: TextStore, texts: UInt8Array, skipped: int, *, reused: int, encoded: int, removed: int
 ) -> Summary:
-    """The summary of documents with these texts (n, 16), of whose corpus so many lines were `skipped`: the model read
-    the `encoded` ones, and the vectors of the `reused` were there; `removed` are texts of an earlier corpus."""
+    """The summary of documents with these texts (n, 16), of whose corpus so many lines were `skipped`."""
     terms, cut = store.counts(texts)
     shards, size = -(-len(texts) // store.plan["shard_size"]), folder_size(store.path)[1]
     facts = {"documents": len(texts), "reused": reused, "encoded": encoded, "removed": removed, "skipped": skipped}

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -70,9 +70,15 @@ class EncodedCorpus:
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Map what `of` wrote. Raises ResumeError where it is damaged."""
-        facts = read_json(folder / _FACTS)
-        skipped, at = Skipped(facts["skipped"], facts["reasons"]), column(folder, "at")
-        return cls(folder, facts, skipped, column(folder, "texts"), _mapped(folder / "raw", int(at[-1])), at)
+        facts, at, file = read_json(folder / _FACTS), column(folder, "at"), folder / "raw"
+        try:
+            raw = np.memmap(file, np.uint8, "r")
+            if len(raw) != at[-1]:
+                raise ValueError(f"it has {len(raw):,} bytes, expected {at[-1]:,}")
+        except (OSError, ValueError) as error:
+            remedy = f"Delete {folder}, and run the same command again."
+            raise ResumeError(f"{file}: can't be read: {error}.", remedy=remedy) from error
+        return cls(folder, facts, Skipped(facts["skipped"], facts["reasons"]), column(folder, "texts"), raw, at)
 
     @property
     def corpus_sha256(self) -> str:
@@ -99,8 +105,10 @@ class EncodedCorpus:
         return self.documents(row, row + 1)[0]
 
     def __iter__(self) -> Iterator[Document]:
-        for start in range(0, len(self), _BATCH):
-            yield from self.documents(start, min(start + _BATCH, len(self)))
+        return chain.from_iterable(self._parts())
+
+    def _parts(self) -> Iterator[list[Document]]:
+        return (self.documents(start, min(start + _BATCH, len(self))) for start in range(0, len(self), _BATCH))
 
     def texts(self) -> Iterator[str]:
         """Title and text of every document."""
@@ -108,11 +116,9 @@ class EncodedCorpus:
 
     def terms(self, vocabulary: Vocabulary) -> TermCounts:
         """The terms of a vocabulary of words, or one of tokens, counted in every document."""
-        starts = tracked(range(0, len(self), _BATCH), "terms", total=None, unit="batches")
-        parts = (self.documents(start, min(start + _BATCH, len(self))) for start in starts)
-        return TermCounts.of(
-            terms for part in parts for terms in vocabulary.terms_of([document.full_text for document in part])
-        )
+        parts = tracked(self._parts(), "terms", total=None, unit="batches")
+        texts = ([document.full_text for document in part] for part in parts)
+        return TermCounts.of(chain.from_iterable(map(vocabulary.terms_of, texts)))
 
 
 def encoded_corpus(recipe: Recipe, *, shared: bool = False) -> EncodedCorpus:
@@ -142,15 +148,3 @@ def _write(corpus: Corpus, facts: dict[str, Any], new: Path) -> None:
     np.save(new / "texts.npy", np.frombuffer(bytes(digests), np.uint8).reshape(-1, DIGEST_BYTES))
     facts = {**facts, "documents": len(at) - 1, "skipped": corpus.skipped.count, "reasons": corpus.skipped.reasons}
     (new / _FACTS).write_bytes(orjson.dumps(facts))
-
-
-def _mapped(file: Path, size: int) -> UInt8Array:
-    """The bytes of a file, mapped. Raises ResumeError where it is missing, or has another number of them."""
-    try:
-        content = np.memmap(file, np.uint8, "r")
-        if len(content) != size:
-            raise ValueError(f"it has {len(content):,} bytes, expected {size:,}")
-    except (OSError, ValueError) as error:
-        remedy = f"Delete {file.parent}, and run the same command again."
-        raise ResumeError(f"{file}: can't be read: {error}.", remedy=remedy) from error
-    return content

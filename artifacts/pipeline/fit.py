@@ -22,7 +22,7 @@ from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float16Array, Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encode import encode_texts, model_rows
-from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus
+from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.model import software
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, TableTraining
@@ -30,7 +30,7 @@ from lightretriever.artifacts.pipeline.rows import ModelRows, Rows
 from lightretriever.artifacts.pipeline.store import TextStore, text_digests
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, sentences_of
+from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
 _SAMPLED_DOCUMENTS = 1024
 """Documents over which teacher and student are compared in one step, drawn anew each time."""
@@ -273,7 +273,11 @@ class DistilTexts:
             limit = None if settings.sentences is True else settings.sentences
             texts += corpus_sentences(map(corpus.document, rows.tolist()), limit, settings.seed)
         texts = list(dict.fromkeys(texts))
-        tokens = _tokens(encoder.tokenizer, corpus, rows, encoder.longest)
+        tokens = list[Int32Array]()
+        for start in range(0, len(rows), _PART):
+            read = [corpus.document(row).full_text for row in rows[start : start + _PART].tolist()]
+            parts = encoder.tokenizer.encode_batch(read)
+            tokens += (encoder.tokenizer.without_unknown(ids[: encoder.longest]) for ids in parts)
         if not any(map(len, tokens)) and not any(map(len, encoder.tokenizer.as_queries(texts))):
             raise RecipeError(
                 f"None of the {len(tokens)} documents and {len(texts)} other texts has a token that {encoder.name} "
@@ -291,10 +295,8 @@ class DistilTexts:
 
 
 def query_texts(paths: Sequence[Path], sample: int | None, seed: int) -> list[str]:
-    """Queries of BEIR files or folders, each once: at most `sample` of each file (None: all), drawn by `seed`.
-
-    Raises CorpusError for a file that can't be read.
-    """
+    """Queries of BEIR files or folders, each once: at most `sample` of each file (None: all), drawn by `seed`. Raises
+    CorpusError for a file that can't be read."""
     texts: list[str] = []
     for number, path in enumerate(paths):
         texts += draw(list(dict.fromkeys(read_queries(path).values())), sample, (seed, number))
@@ -322,10 +324,9 @@ def teacher_vectors(
     """Encode `texts` with the whole encoder, as queries behind `instruction` or, where that is None, as documents:
     (n, H) float16, L2-normalised before rounding.
 
-    They are kept in `folder`, so that a stopped run goes on where it was, and one over other texts encodes only the new
-    ones; with `keep`, those of other texts stay there, too. With `alone`, on a CPU, each query is read by itself, so
-    that its vector doesn't depend in its last bits on those beside it; this takes two to three times as long. Raises
-    ResumeError when the folder was begun with another encoder or another instruction, or can't be read.
+    They are kept in `folder`, of other texts only with `keep`, so that a stopped run goes on where it was. With
+    `alone`, on a CPU, each query is read by itself: its vector doesn't depend in its last bits on those beside it, and
+    takes two to three times as long. Raises ResumeError when the folder was begun with another encoder or instruction.
     """
     apart = alone and encoder.device.type == "cpu"
     step = 1 if apart else _PART
@@ -352,15 +353,6 @@ def teacher_vectors(
         encode_texts(store, digests, encode, progress, alone=apart)
     store.join(digests, keep=keep)
     return store.rows(digests).dense
-
-
-def _tokens(tokenizer: TextTokenizer, corpus: EncodedCorpus, rows: Int64Array, longest: int | None) -> list[Int32Array]:
-    """The known token ids (n,) among the first `longest` of documents."""
-    tokens: list[Int32Array] = []
-    for start in range(0, len(rows), _PART):
-        texts = [corpus.document(row).full_text for row in rows[start : start + _PART].tolist()]
-        tokens += (tokenizer.without_unknown(ids[:longest]) for ids in tokenizer.encode_batch(texts))
-    return tokens
 
 
 def draw(texts: list[Text], limit: int | None, seed: tuple[int, ...]) -> list[Text]:

@@ -29,10 +29,8 @@ _CLASS = "config_sentence_transformers.json"
 
 @contextmanager
 def loading(message: str, *sources: str | Path, remedy: str = "Fetch or save the model again.") -> Iterator[None]:
-    """Raise ModelError, which begins with `message`, for an error of a library inside.
-
-    It names the first damaged file below `sources`, where one is found.
-    """
+    """Raise ModelError, which begins with `message`, for an error of a library inside. It names the first damaged file
+    below `sources`, where one is found."""
     try:
         yield
     except BaseException as error:
@@ -71,11 +69,8 @@ def text_tokenizer(theirs: Any, path: str, *, lowercase: bool) -> tuple[TextToke
 
 
 def check_vocabulary(rows: int, tokenizer: Tokenizer, framing: Collection[int | None], path: str) -> bool:
-    """True if special tokens have ids beyond an embedding of `rows` rows, so that none may be read from a text.
-
-    Raises ModelError where an ordinary token has such an id, or a special one that the model reads with every text
-    (`framing`).
-    """
+    """True if special tokens have ids beyond an embedding of `rows` rows, so that none may be read from a text. Raises
+    ModelError where an ordinary token has such an id, or one that the model reads with every text (`framing`)."""
     special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     beyond = sorted((token_id, token) for token, token_id in vocabulary.items() if token_id >= rows)

@@ -234,8 +234,8 @@ def _merge_adapter(model: PreTrainedModel, adapter: str) -> PreTrainedModel:
 def _centre_head_rows(model: PreTrainedModel, rows: int) -> None:
     """Take the mean of the LM head's first `rows` rows off each of its rows; the embedding stays as it is.
 
-    All logits of a position shift by the same amount, which the softmax doesn't see: it is the same language model. The
-    ReLU of the sparse weights does see it. Uncentred, an untrained model may give every term a positive weight.
+    All logits of a position shift by the same amount, which the softmax doesn't see, but the ReLU of the sparse weights
+    does: uncentred, an untrained model may give every term a positive weight.
     """
     head = cast(torch.nn.Linear, model.get_output_embeddings())
     weight = head.weight.detach().float()
@@ -369,9 +369,8 @@ def adapter_settings(adapter: str) -> dict[str, Any]:
 
     `centre_head`, `idf_rows` and `lowercase` are as in the training recipe, `query_weights` is `count` or `idf_count`,
     as the last stage had it, `bos_token` and `eos_token` what the recipe named. `sparse_positions` is "inner" where
-    `[bos]` and `<eos>` take no part in sparse weights, else "all", as in adapters that don't say. Of earlier versions:
-    `attention` ("causal" where it is not said), `layers`, `pooling`, and `projection`, which says whether dense vectors
-    go through the linear map in PROJECTION_FILE.
+    `[bos]` and `<eos>` take no part in sparse weights, else "all". Adapters of earlier versions also have `attention`,
+    `layers`, `pooling`, and `projection`: dense vectors go through the linear map in PROJECTION_FILE.
     """
     file = adapter_file(adapter, ADAPTER_SETTINGS)
     if not file.is_file():

@@ -203,8 +203,8 @@ class TextsRecipe(Section):
 
 
 class GeneralTableRecipe(Places):
-    """A token table for a bi-encoder, fitted to texts of all kinds in place of one corpus (see
-    `artifacts.pipeline.general`). `output` is the table's folder."""
+    """A token table for a bi-encoder, fitted to texts of all kinds (`artifacts.pipeline.general`), in the folder
+    `output`."""
 
     kind: Literal["general-table"]
     model: ModelRecipe

@@ -172,39 +172,35 @@ def load_biencoder(path: str, *, dtype: ModelDtype = "auto", device: str = "auto
             path, device=str(target), trust_remote_code=False, model_kwargs={"dtype": weights}
         ).eval()
         model.requires_grad_(False)
-        return _ready(path, model, weights, lowercase)
-
-
-def _ready(path: str, model: SentenceTransformer, weights: torch.dtype, lowercase: bool) -> BiEncoder:
-    """The loaded model as an encoder that has read one text."""
-    theirs: Any = route(model, "query")[0].tokenizer
-    tokenizer, content = text_tokenizer(theirs, path, lowercase=lowercase)  # before a call leaves padding in it
-    rows = _embedding(model)
-    _check_vocabulary(theirs, len(rows), path)
-    special = [] if all(getattr(module, "include_prompt", True) for module in model) else ["prompt left out of tokens"]
-    special += [] if model.truncate_dim is None else [f"truncate_dim {model.truncate_dim}"]
-    read_by = [hashes(folder, _READING) for folder in module_folders(local_folder(path))]
-    encoder = BiEncoder(
-        **_text_model(path, model, tokenizer, content, weights, lowercase, *special, *read_by),
-        hidden_size=int(model.get_embedding_dimension() or 0),
-        embedded=min(tokenizer.vocab_size, len(rows)),
-        model=model,
-    )
-    try:
-        read, asked = (len(encode(["a"]).dense[0]) for encode in (encoder.encode_documents, encoder.encode_queries))
-    except KeyError as error:
-        if error.args != ("sentence_embedding",):
-            raise
-        raise ModelError(
-            f"{path}: has a vector for each token and none for a text, as no module of it pools them.",
-            remedy="Name a model with a pooling module. Late interaction (ColBERT) is not supported.",
-        ) from error
-    if read != asked:
-        raise ModelError(
-            f"{path}: vectors of documents have {read} values, those of queries {asked}.",
-            remedy="Fetch or save the model again.",
+        theirs: Any = route(model, "query")[0].tokenizer
+        tokenizer, content = text_tokenizer(theirs, path, lowercase=lowercase)  # before a call leaves padding in it
+        rows = _embedding(model)
+        _check_vocabulary(theirs, len(rows), path)
+        included = all(getattr(module, "include_prompt", True) for module in model)
+        special = [] if included else ["prompt left out of tokens"]
+        special += [] if model.truncate_dim is None else [f"truncate_dim {model.truncate_dim}"]
+        read_by = [hashes(folder, _READING) for folder in module_folders(local_folder(path))]
+        encoder = BiEncoder(
+            **_text_model(path, model, tokenizer, content, weights, lowercase, *special, *read_by),
+            hidden_size=int(model.get_embedding_dimension() or 0),
+            embedded=min(tokenizer.vocab_size, len(rows)),
+            model=model,
         )
-    return encoder
+        try:
+            read, asked = (len(encode(["a"]).dense[0]) for encode in (encoder.encode_documents, encoder.encode_queries))
+        except KeyError as error:
+            if error.args != ("sentence_embedding",):
+                raise
+            raise ModelError(
+                f"{path}: has a vector for each token and none for a text, as no module of it pools them.",
+                remedy="Name a model with a pooling module. Late interaction (ColBERT) is not supported.",
+            ) from error
+        if read != asked:
+            raise ModelError(
+                f"{path}: vectors of documents have {read} values, those of queries {asked}.",
+                remedy="Fetch or save the model again.",
+            )
+        return encoder
 
 
 def _text_model(

@@ -18,19 +18,16 @@ from lightretriever.artifacts.pipeline.model import Backbone
 SHARED = -1
 """The owner of positions that all later ones in a row see."""
 
+_ROW_BLOCKS = 128
+"""Tokens that share a row: longer rows repeat the prefix less often, shorter ones spend less on masked attention."""
+
 _WIDTH_STEP = 64
 """Several rows are as wide as a multiple of this, so that attention kernels meet few different shapes."""
 
 
-def token_states(backbone: Backbone, prefix: list[int], tokens: torch.Tensor, row_blocks: int = 128) -> torch.Tensor:
-    """e(t) of all tokens behind `prefix`, in one forward pass. (n,) → (n, `vector_size`).
-
-    `row_blocks` tokens share a row: longer rows repeat the prefix less often, shorter ones spend less on masked
-    attention. Raises ValueError for an empty prefix.
-    """
-    if not prefix:
-        raise ValueError("a prefix needs at least one token")
-    width, start, device = min(row_blocks, len(tokens)), len(prefix), backbone.device
+def token_states(backbone: Backbone, prefix: list[int], tokens: torch.Tensor) -> torch.Tensor:
+    """e(t) of all tokens behind `prefix`, of one token or more, in one forward pass. (n,) → (n, `vector_size`)."""
+    width, start, device = min(_ROW_BLOCKS, len(tokens)), len(prefix), backbone.device
     rows = -(-len(tokens) // width)
     padded = torch.full((rows * width, 2), backbone.eos_id, device=device)
     padded[: len(tokens), 0] = tokens.to(device)

@@ -94,11 +94,8 @@ class TextStore:
 
     @classmethod
     def begin(cls, path: Path, plan: dict[str, Any]) -> Self:
-        """Begin a job, or go on with one. `plan` names every setting that changes what a text is encoded to; its
-        `dimension` is H, and `shard_size` how many documents a part is made of at a time.
-
-        Raises ResumeError, naming each difference, when the directory was begun with another plan.
-        """
+        """Begin a job, or go on with one. `plan` names every setting that changes what a text is encoded to, such as
+        the `dimension` H. Raises ResumeError, naming each difference, when the directory was begun with another one."""
         plan = {"format": STORE_FORMAT, **plan}
         check_plan(path / "plan.json", plan)
         store = cls(path)

@@ -14,12 +14,15 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages that answer 
 TOKENS = torch.tensor([5, 17, 17, 200, 3, 96, 41])
 
 
-def test_one_pass_under_the_block_mask_equals_token_by_token(any_backbone: Backbone) -> None:
+def test_one_pass_under_the_block_mask_equals_token_by_token(
+    any_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefix = instruction_prefix(any_backbone, INSTRUCTION)
     with torch.inference_mode():
         naive = token_states_naive(any_backbone, prefix, TOKENS)
         packed = token_states(any_backbone, prefix, TOKENS)
-        rows = token_states(any_backbone, prefix, TOKENS, row_blocks=2)
+        monkeypatch.setattr("lightretriever.artifacts.pipeline.states._ROW_BLOCKS", 2)
+        rows = token_states(any_backbone, prefix, TOKENS)
     torch.testing.assert_close(packed, naive, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(rows, naive, atol=2e-5, rtol=1e-4)
     assert (naive[1] == naive[2]).all()
