@@ -16,16 +16,16 @@ def write_gguf(path: Path, model_folder: Path) -> dict[str, np.ndarray]:
     tokenizer = Tokenizer.from_file(str(model_folder / "tokenizer.json"))
     size = tokenizer.get_vocab_size()
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(512)
-    writer.add_embedding_length(SHAPE["hidden_size"])
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(SHAPE["intermediate_size"])
-    writer.add_head_count(SHAPE["num_attention_heads"])
-    writer.add_head_count_kv(SHAPE["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(8)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(size)
+    sizes: dict[str, float] = {
+        "context_length": 512,
+        "embedding_length": 32,
+        "block_count": 1,
+        "feed_forward_length": 64,
+    }
+    sizes |= {"head_count": SHAPE["num_attention_heads"], "head_count_kv": SHAPE["num_key_value_heads"]}
+    sizes |= {"rope_dimension_count": 8, "rope_freq_base": 10_000.0, "layer_norm_rms_eps": 1e-6, "vocab_size": size}
+    for name, value in sizes.items():
+        getattr(writer, f"add_{name}")(value)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list([tokenizer.id_to_token(index) or "" for index in range(size)])

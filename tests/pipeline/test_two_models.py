@@ -211,15 +211,7 @@ def test_a_leg_without_a_token_leaves_the_answer_to_the_other(built: Built) -> N
 
 
 def test_a_head_query_has_the_vector_of_the_dense_model(built: Built) -> None:
-    """The sparse leg reads its tokens, as it does without head queries."""
-    told = built.search("Chess  games", explain=True, k=1)
-    assert told["head_query"] is True
-    (hit,) = told["hits"]
-    words = hit["explanation"]["words"]
-    assert all(word["dense"] is None and word["terms"] for word in words)
-    place = [document.id for document in tiny_documents(COUNT)].index(hit["id"])
-    scores = built.sparse_scores(counted(built.sparse, "Chess  games"))
-    assert hit["sparse"]["score"] == pytest.approx(scores[place], rel=1e-4, abs=1e-4)
+    assert built.search("Chess  games")["head_query"] is True
     vector = built.engine.parts.encoder.encode("chess games", "search", StageClock()).dense
     assert vector == pytest.approx(built.dense.encode_queries(["chess games"]).dense[0], abs=2e-3)
 
