@@ -16,7 +16,6 @@ from lightretriever.artifacts.pipeline.encoder import Encoded, Encoder
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import adapter_settings, load_model
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, Recipe, is_of_sentence_transformers
-from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.pipeline.sentence_models import SparseModel
@@ -38,11 +37,6 @@ class Encoders:
         return [self.dense] if self.sparse is None else [self.dense, self.sparse]
 
     @property
-    def name(self) -> str:
-        """The names of the models."""
-        return " + ".join(model.name for model in self.models)
-
-    @property
     def fingerprint(self) -> str:
         """Digest of all that vectors and impacts depend on."""
         first, *others = (model.fingerprint for model in self.models)
@@ -57,11 +51,6 @@ class Encoders:
     def apart(self) -> bool:
         """True if the terms are tokens of another tokenizer than that of the dense leg."""
         return self.sparse is not None and _reading(self.dense) != _reading(self.sparse)
-
-    @property
-    def terms(self) -> TextTokenizer:
-        """The tokenizer whose tokens are the terms."""
-        return self.sparse.tokenizer if self.sparse is not None and self.apart else self.dense.tokenizer
 
     @property
     def query_weights(self) -> Float32Array | None:

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, embedding_bag, kl_div, log_softma
 
 from lightretriever.artifacts.corpus.beir import read_queries
 from lightretriever.artifacts.documents.document import Document
-from lightretriever.artifacts.dtypes import Float16Array, Float32Array, FloatArray, Int32Array, Int64Array, IntegerArray
+from lightretriever.artifacts.dtypes import Float16Array, Float32Array, FloatArray, Int32Array, Int64Array
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.pipeline.encode import encode_texts, model_rows
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
@@ -131,22 +131,17 @@ class FittedTable:
 
 
 def distinct_rows(states: Float32Array, statistics: TokenStatistics) -> Float32Array:
-    """Rows to begin with: E[t] = idf(t) · (s[t] - Σ_t p(t) s[t]), scaled by the tokens of the corpus.
+    """Rows to begin with: E[t] = idf(t) · (s[t] - Σ_t p(t) s[t]), times what makes the mean length of those of the
+    corpus' tokens 1.
 
     `states` s (V, H) float32 are those of single tokens, p(t) a token's share of the corpus' postings. What all texts
-    have in common says nothing of any of them, so it is taken off; rare tokens say most. A row of zeros, of an id
-    without an embedding, stays.
+    have in common says nothing of any of them; rare tokens say most. A row of zeros, of an id without an embedding,
+    stays.
     """
     share = statistics.frequencies / max(int(statistics.frequencies.sum()), 1)  # documents may have no token at all
     rows = (states - share @ states) * statistics.bm25_idf()[:, None]
     rows[~states.any(axis=1)] = 0
-    return scaled_rows(rows, np.flatnonzero(statistics.frequencies))
-
-
-def scaled_rows(rows: FloatArray, tokens: IntegerArray) -> Float32Array:
-    """The rows (V, H) by one factor, so that those of `tokens` have length 1 on average; as they are where
-    there are no tokens."""
-    lengths = np.linalg.norm(rows[tokens], axis=1)
+    lengths = np.linalg.norm(rows[np.flatnonzero(statistics.frequencies)], axis=1)
     scale = max(float(lengths.mean()), 1e-12) if lengths.size else 1.0
     return np.ascontiguousarray(rows / scale, dtype=np.float32)
 

@@ -90,23 +90,18 @@ class GeneralTable:
         table = TokenTable.open(self.folder / TABLE_FILE)
         return table.rows(np.arange(table.shape[0]))
 
-    def agreement(self, encoder: Encoder, texts: Sequence[str]) -> float:
-        """The mean cosine of the table's vectors of `texts` with the encoder's, of those texts that have a token."""
-        bags = {text: ids for text, ids in zip(texts, encoder.tokenizer.as_queries(texts), strict=True) if len(ids)}
-        if not bags:
-            return 0.0
-        ours = table_queries(torch.from_numpy(self.rows()), Rows.of(list(bags.values()))).numpy()
-        return float((ours * encoder.encode_queries(list(bags)).dense).sum(axis=1).mean())
-
 
 def find_general_table(encoder: Encoder, texts: Sequence[str], folders: Sequence[Path]) -> GeneralTable | None:
-    """The first of the tables that is the encoder's: same tokenizer, same size, and similar vectors of `texts`."""
+    """The first of the tables that is the encoder's: same tokenizer, same size, and similar vectors of those of the
+    `texts` that have a token."""
+    bags = {text: ids for text, ids in zip(texts, encoder.tokenizer.as_queries(texts), strict=True) if len(ids)}
     for table in map(GeneralTable.open, folders):
         shape = TokenTable.open(table.folder / TABLE_FILE).shape
         same = table.info.tokenizer_sha256 == encoder.tokenizer.sha256
-        same = same and shape == (encoder.tokenizer.vocab_size, encoder.hidden_size)
-        if same and table.agreement(encoder, texts) >= _MIN_COSINE:
-            return table
+        if bags and same and shape == (encoder.tokenizer.vocab_size, encoder.hidden_size):
+            ours = table_queries(torch.from_numpy(table.rows()), Rows.of(list(bags.values()))).numpy()
+            if (ours * encoder.encode_queries(list(bags)).dense).sum(axis=1).mean() >= _MIN_COSINE:
+                return table
     return None
 
 

@@ -86,7 +86,7 @@ def load_recipe_encoders(recipe: Recipe) -> Encoders:
         )
     idf = _recipe_idf(recipe, encoders)
     facts: dict[str, Any] = {
-        "name": encoders.name,
+        "name": " + ".join(model.name for model in encoders.models),
         "adapter": None if recipe.model.adapter is None else Path(recipe.model.adapter).name,
         "fingerprint": encoders.fingerprint,
         "hidden_size": encoder.hidden_size,
@@ -111,7 +111,7 @@ def load_recipe_encoders(recipe: Recipe) -> Encoders:
 
 def _recipe_idf(recipe: Recipe, encoders: Encoders) -> Float32Array | None:
     """The IDF weights that the recipe asks for, or that its adapter brings; those of the corpus are left to `index`."""
-    model, vocab_size = recipe.sparse or recipe.model, encoders.terms.vocab_size
+    model, vocab_size = recipe.sparse or recipe.model, encoders.models[-1].tokenizer.vocab_size
     if encoders.impacts == "bm25" and model.idf == "corpus":
         raise RecipeError(
             "model.idf is corpus, but BM25 impacts have the IDF in themselves.", remedy="Leave model.idf out."
