@@ -198,9 +198,7 @@ def instruction_prefix(backbone: Backbone, instruction: str) -> list[int]:
     """`[bos] I` as token ids, I being `Instruct: {task}\\nQuery: ` or nothing for an empty instruction."""
     text = f"Instruct: {instruction}\nQuery: " if instruction else ""
     prefix = [*backbone.prefix(), *backbone.tokenizer.encode(text).tolist()]
-    if not prefix:  # a model without [bos] and an empty instruction: the end token serves as the first position
-        prefix = [backbone.eos_id]
-    return prefix
+    return prefix or [backbone.eos_id]  # without [bos] and instruction the end token serves as the first position
 
 
 def _last_hidden_states(backbone: Backbone, sequences: list[list[int]]) -> PackedStates:

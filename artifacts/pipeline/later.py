@@ -57,8 +57,8 @@ class LaterDocuments:
         ids, texts = [document.id for document in documents], [document.full_text for document in documents]
         rows = model_rows(ids, self.encoders.encode_documents(texts), self.encoders.are_cut(texts))
         self.cut += int(rows.cut.sum())
-        batch, size = encoded_batch(documents, rows), self.manifest.dimension
-        vectors = dense_prefix(batch, size, first=0)
+        batch = encoded_batch(documents, rows)
+        vectors = dense_prefix(batch, self.manifest.dimension, first=0)
         if self.terms is not None:
             batch = self.terms.joined(batch, self.terms.bm25.impacts(texts), [*self.terms.bm25.numbers], first=0)
         kept = keep_top_terms(batch, self.manifest.sparse.top_k)

@@ -49,13 +49,9 @@ def _states(
 ) -> torch.Tensor:
     """Last hidden states (R, L, H) of rows of texts: token ids, owners, position ids, and the first position of the row
     that each position sees, (R, L) int64 each."""
-    seen = visible(owners, both_ways=backbone.attention == "bidirectional", firsts=firsts)
-    states: torch.Tensor = backbone.decoder(
-        input_ids=ids,
-        attention_mask=_masks(backbone, seen, positions),
-        position_ids=positions,
-        use_cache=False,
-    )[0]
+    masks = _masks(backbone, visible(owners, both_ways=backbone.attention == "bidirectional", firsts=firsts), positions)
+    read = backbone.decoder(input_ids=ids, attention_mask=masks, position_ids=positions, use_cache=False)
+    states: torch.Tensor = read[0]
     return states
 
 
@@ -67,17 +63,12 @@ def visible(owners: torch.Tensor, *, both_ways: bool = False, firsts: torch.Tens
     index = torch.arange(owners.shape[1], device=owners.device)
     if firsts is not None:
         seen = seen & (index >= firsts[:, :, None])
-    if both_ways:
-        return seen
-    return seen & (index[:, None] >= index)
+    return seen if both_ways else seen & (index[:, None] >= index)
 
 
 def _masks(backbone: Backbone, seen: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
-    """Additive masks (R, 1, L, L) as the model takes them: one, or one per kind of layer where it has several kinds.
-
-    Of what a position sees, a sliding window leaves the last position ids. A row that sees nothing has no softmax, so
-    padding must see itself.
-    """
+    """Additive masks (R, 1, L, L) as the model takes them: one, or one per kind of layer where it has several kinds. Of
+    what a position sees, a sliding window leaves the last position ids. Padding sees itself, as softmax needs."""
     dtype, masks = backbone.model.dtype, {}
     distances = (positions[:, :, None] - positions[:, None, :]).abs()
     for kind, window in layer_kinds(backbone).items():

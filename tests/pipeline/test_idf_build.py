@@ -118,8 +118,9 @@ def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(built: Pa
             manifest = bundle.manifest
             assert (manifest.sparse.top_k, manifest.dimension, manifest.sparse.query_weights) == (top_k, 8, "idf_count")
             assert impacts(index) == best(everything, top_k)
-    change(built, {"model.idf": None})
-    run(*only("index"), built, "--top-k", "3", "--overwrite")
+    made = summary_of("build", change(built, {"model.idf": None}), "--top-k", "3", "--overwrite")
+    assert (made["reused"], made["encoded"]) == (DOCUMENTS, 0)
+    assert not (tmp_path / "work" / "idf.npy").exists()
     with opened(tmp_path / "bundle") as (bundle, index):
         assert (bundle.manifest.sparse.query_weights, bundle.idf()) == ("count", None)
         assert impacts(index) == best(everything, 3)
@@ -160,12 +161,6 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
     rows = token_rows(LanguageModel.of(plain), "Find it", tmp_path / "table")
     found = bundle.table("web").rows(np.arange(plain.vocab_size))
     np.testing.assert_allclose(found, rows * idf[:, None], rtol=1e-5, atol=1e-6)
-
-
-def test_changed_weights_need_no_encoding(built: Path, tmp_path: Path) -> None:
-    made = summary_of("build", change(built, {"model.idf": None}), "--overwrite")
-    assert (made["reused"], made["encoded"]) == (DOCUMENTS, 0)
-    assert not (tmp_path / "work" / "idf.npy").exists()
 
 
 def test_unusable_weights_are_refused_before_anything_is_written(recipe: Path, tmp_path: Path) -> None:
