@@ -20,11 +20,9 @@ T = TypeVar("T", bound=BaseModel)
 class SearchClient(Connection[httpx2.Client]):
     """Calls a search service. Threads may share it. `close` it, or use it in a `with` statement.
 
-    `base_url` is the service's address, with its path prefix if it has one. `timeout_s` bounds a whole call, including
-    all attempts and the waits between them. Every call raises AnswerError for an error answer, UnreachableError without
-    an answer, and ClientError for invalid arguments. After a temporary failure (429, 502, 503, a broken connection) a
-    call is made again, up to `attempts` times in all; calls that are not safe to repeat are made once. A forked process
-    opens its own connections.
+    `base_url` has the path prefix of the service, if any. `timeout_s` bounds a whole call: up to `attempts` attempts
+    after temporary failures (429, 502, 503, a broken connection), and the waits between them. Calls raise AnswerError
+    for an error answer, UnreachableError without an answer, ClientError for invalid arguments.
     """
 
     _kind = httpx2.Client
@@ -41,11 +39,8 @@ class SearchClient(Connection[httpx2.Client]):
     def search_many(
         self, queries: Iterable[Query], /, *, batch_size: int = 32, **fields: Any
     ) -> Generator[schemas.SearchResponse]:
-        """Yield the answers to any number of queries, in their order, `batch_size` per request.
-
-        Reads queries as you take answers. Keywords as in `search_batch`; `timeout_s` applies to each request. The error
-        of a refused batch names a bad query's position among all queries.
-        """
+        """Yield the answers to any number of queries in order, `batch_size` per request, each within `timeout_s`.
+        Keywords as in `search_batch`. An error names a bad query's position among all queries."""
         for call in calls.batches(queries, batch_size, fields):
             batch = self.call(call)
             yield from batch.results
@@ -78,12 +73,10 @@ class SearchClient(Connection[httpx2.Client]):
     def put_documents(
         self, documents: Iterable[Fields], /, *, batch_size: int = 32, wait: bool = False
     ) -> list[schemas.DocumentChange]:
-        """Write and delete any number of documents in their order; return what became of each.
-
-        Each is a mapping: `id` and what `put_document` takes, or `delete: True`. One that the stored one keeps from
-        being written is `refused` with the `reason`. An error names the document; what earlier requests had is written.
-        A request has at most `batch_size` documents and 512 KiB, unless one alone has more.
-        """
+        """Write and delete any number of documents in their order; return what became of each: `refused` with the
+        `reason` where the stored document prevents it. Each is a mapping: `id` and what `put_document` takes, or
+        `delete: True`. An error names the document; what earlier requests had is written. A request has at most
+        `batch_size` documents and 512 KiB, unless one alone has more."""
         batches = calls.put_many(documents, batch_size, wait=wait)
         return [change for call in batches for change in (self.call(call)).results]
 

@@ -38,10 +38,8 @@ def search(
     """Search a running service; exit status 0 with hits, 1 without, 2 on an error."""
     with importing("client"):
         from lightretriever.service.client import SearchClient, calls
-    options = {"k": k, "mode": mode}
+    options = {"k": k, "mode": mode, "explain": explain or None}
     fields = dict(map(_field, field or ())) | {name: value for name, value in options.items() if value is not None}
-    if explain:
-        fields["explain"] = True
     if not as_json and "fields" not in fields:
         fields.setdefault("snippets", _SNIPPETS)
     call = calls.search(query, fields)

@@ -4,7 +4,7 @@ const HITS = 10, LISTED = 10_000, MEANT = 5, PAUSE_MS = 40;
 const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
 let facts = null, stale = true; // what /info says, and whether it is to be asked again
 let running = null; // ends the requests of a search when another one begins
-let shown = null; // the search whose hits are shown: its body, its answer, how many hits are shown, how many there can be
+let shown = null; // the search whose hits are shown: its body, how many hits are shown, how many there can be
 let like = null; // the id of the document that hits are to be like, in place of a text
 let timer = 0, moved = false; // the weight is the bundle's own until someone moves the slider
 let settled = true; // whether the address is of a search that was finished, so that the next one gets an entry in the history
@@ -220,7 +220,8 @@ function listed(links) {
 function showPage(body, answer) {
   // A rare word or a code says little by its meaning; a document that has all words of the query is a match.
   const matches = answer.matched !== "none" || answer.hits.some((hit) => hit.explanation?.coverage === 1);
-  shown = { body, answer, best: matches ? answer.hits[0]?.score : undefined, number: 0, most: answer.total === undefined ? Math.min(answer.candidates, facts.limits.candidates) : Math.min(answer.total, LISTED) };
+  const most = answer.total === undefined ? Math.min(answer.candidates, facts.limits.candidates) : Math.min(answer.total, LISTED);
+  shown = { body, best: matches ? answer.hits[0]?.score : undefined, number: 0, most };
   showMeant(answer);
   append(answer);
 }
@@ -240,8 +241,7 @@ function append(answer) {
   return items[0];
 }
 
-// The next page. Where the ranking is another one than before, with another bundle or without a leg, its first page.
-// Nothing is done with it when another search is shown by then, whose requests may have begun before.
+// The next page. Nothing is done with it when another search is shown by then, whose requests may have begun before.
 async function more() {
   const before = shown, { signal } = running;
   if (!before || before.loading || before.number >= before.most) return;
@@ -250,10 +250,7 @@ async function more() {
   try {
     const answer = await call("search", { ...before.body, offset: before.number, k }, signal);
     if (shown !== before) return;
-    const known = new Set([...hits.children].map((item) => item.dataset.id)), first = before.answer;
-    const same = answer.candidates === first.candidates && String(answer.degraded) === String(first.degraded) &&
-      !answer.hits.some((hit) => known.has(hit.id));
-    if (same) append(answer)?.focus({ preventScroll: true }); else search(false);
+    append(answer)?.focus({ preventScroll: true });
   } catch (error) {
     if (signal.aborted || shown !== before) return;
     tell(error);

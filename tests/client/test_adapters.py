@@ -212,10 +212,13 @@ def test_haystack_pipelines_can_be_saved(client: SearchClient, url: str, monkeyp
     again.close()
 
 
-def test_a_field_that_is_called_like_a_score_is_kept_under_another_name() -> None:
-    hit = {**HIT, "fields": {"text": "t", "score": "A+", "id": 7, "author": "x"}}
-    response = SearchResponse.model_validate_json(json.dumps({**FOUND, "hits": [hit], "degraded": ["sparse"]}))
-    ((_, _, metadata),) = texts_of(response, "text")
+def test_texts_of_hits_and_a_field_that_is_called_like_a_score() -> None:
+    hits = [{**HIT, "fields": fields} for fields in ({"text": "", "title": "T"}, {}, {"text": 5})]
+    hits.append({**HIT, "fields": {"text": "t", "score": "A+", "id": 7, "author": "x"}})
+    response = SearchResponse.model_validate_json(json.dumps({**FOUND, "hits": hits, "degraded": ["sparse"]}))
+    found = list(texts_of(response, "text"))
+    assert [text for _, text, _ in found] == ["T", "", "5", "t"]
+    _, _, metadata = found[-1]
     assert {name: metadata.pop(name) for name in SCORES} == {
         **{"id": "a", "rank": 1, "score": 1.0, "dense_score": 0.5, "dense_rank": 1},
         **{"sparse_score": None, "sparse_rank": None, "matched": None, "degraded": "sparse"},
@@ -224,17 +227,6 @@ def test_a_field_that_is_called_like_a_score_is_kept_under_another_name() -> Non
     back = document_of("a", "t", {**metadata, **dict.fromkeys(SCORES), "document_type": "x"}, "text")
     assert back["fields"] == {"score": "A+", "id": 7, "author": "x", "document_type": "x", "text": "t"}
     assert document_of("a", "t", {"score": "A+"}, "body")["fields"] == {"score": "A+", "body": "t"}
-
-
-def test_the_text_of_a_document() -> None:
-    for fields, text_field, text in (
-        ({"text": "t", "title": "T"}, "text", "t"),
-        ({"text": "", "title": "T"}, "text", "T"),
-        ({}, "text", ""),
-        ({"text": "t", "body": 5}, "body", "5"),
-    ):
-        response = SearchResponse.model_validate_json(json.dumps({**FOUND, "hits": [{**HIT, "fields": fields}]}))
-        assert [found for _, found, _ in texts_of(response, text_field)] == [text]
 
 
 @pytest.mark.parametrize("name", ["langchain", "llama_index", "haystack"])

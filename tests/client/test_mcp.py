@@ -19,7 +19,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AsyncSearchClient, SearchClient
 from lightretriever.service.client.adapters.mcp import FoundDocuments, make_server
 from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
-from tests.client.scripted import Scripted, hang_up, problem
 from tests.client.test_command import ALONE, allowed
 from tests.service.live import live_bundles
 from tests.support.asking import without_times
@@ -29,7 +28,6 @@ from tests.support.tiny import make_tiny_bundle
 from tests.support.written import ENTRIES, KEY
 
 ROOT = Path(__file__).resolve().parents[2]
-FAILED = "Error executing tool search: No leg could answer. (500 search_failed)"
 COMMAND = ("-m", "lightretriever.service.cli", "mcp")
 
 pytestmark = pytest.mark.anyio
@@ -165,17 +163,6 @@ async def test_arguments_are_taken_as_they_were_meant(url: str) -> None:
             assert await answered(tool, given) == await answered(tool, plain), given
         for arguments in ({"query": ""}, {"query": None}, {"query": True}):
             assert (await client.call_tool("search", arguments)).is_error, arguments
-
-
-async def test_a_service_that_fails_or_is_away_is_an_error_and_the_tools_stay() -> None:
-    with Scripted(problem(500, "search_failed", detail="No leg could answer."), hang_up) as server:
-        async with in_process(server.url) as client:
-            result = await client.call_tool("search", {"query": "music"})
-            assert (result.is_error, text_of(result)) == (True, FAILED)
-            result = await client.call_tool("search", {"query": "music"})
-            assert result.is_error
-            assert "can't be reached" in text_of(result)
-            assert len((await client.list_tools()).tools) == 5
 
 
 async def test_each_tool_takes_a_collection(tmp_path: Path) -> None:

@@ -4,12 +4,10 @@ environment names."""
 import asyncio
 import threading
 from collections.abc import Callable
-from time import monotonic
 
-import httpx2
 import pytest
 
-from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, SearchClient, UnreachableError
+from lightretriever.service.client import AnswerError, AsyncSearchClient, ClientError, UnreachableError
 from tests.client.both import Maker
 from tests.client.scripted import Scripted, Step, answer, break_off, drip_until, failure, hang_up, problem, stall_until
 from tests.support.waiting import free_port
@@ -75,15 +73,6 @@ def test_readiness_is_asked_for_once(make: Maker) -> None:
         client.ready()
     with make(f"http://127.0.0.1:{free_port()}") as client:
         assert not client.ready()
-
-
-def test_waits_double_with_jitter_and_have_a_bound() -> None:
-    with SearchClient("http://h", timeout_s=60, attempts=10**6) as client:
-        busy = client._failed(httpx2.ConnectError("refused"))
-        for made, longest in ((1, 0.1), (2, 0.2), (3, 0.4), (6, 3.2), (7, 5), (10_000, 5)):
-            waits = [client._pause_s(busy, made, monotonic() + 60) for _ in range(200)]
-            assert all(longest / 2 <= wait <= longest for wait in waits)
-            assert len(set(waits)) > 100
 
 
 def test_cancelled_calls_end_at_once_and_leave_their_connections(gate: threading.Event) -> None:

@@ -57,9 +57,17 @@ def pins(name: str) -> dict[str, Version]:
     return found
 
 
-def test_every_extra_has_a_list() -> None:
+def test_every_extra_has_a_list_and_they_name_the_same_hashes() -> None:
+    """For what the service and its client need."""
     assert set(DIRECT) == set(CHAINS)
-    assert {path.stem for path in (ROOT / "deploy" / "requirements").iterdir()} == set(DIRECT) | {"build"}
+    lists = {path.stem for path in (ROOT / "deploy" / "requirements").iterdir()}
+    assert lists == set(DIRECT) | {"build"}
+    found: dict[str, list[str]] = {}
+    for name in sorted(lists):
+        for requirement, hashes in listed(name):
+            assert bool(hashes) == (name in lock.HASHED), str(requirement)
+            assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in hashes), str(requirement)
+            assert name not in lock.HASHED or found.setdefault(str(requirement), hashes) == hashes
 
 
 @pytest.mark.parametrize("use", CHAINS)
@@ -85,15 +93,6 @@ def test_the_lists_of_a_use_have_all_that_their_packages_need(use: str) -> None:
                 assert canonicalize_name(requirement.name) in there, f"{name} needs {requirement}"
 
 
-def test_what_the_service_and_its_client_need_has_the_same_hashes_in_every_list() -> None:
-    found: dict[str, list[str]] = {}
-    for name in sorted({part for parts in CHAINS.values() for part in parts}):
-        for requirement, hashes in listed(name):
-            assert bool(hashes) == (name in lock.HASHED), str(requirement)
-            assert all(re.fullmatch("sha256:[0-9a-f]{64}", digest) for digest in hashes), str(requirement)
-            assert name not in lock.HASHED or found.setdefault(str(requirement), hashes) == hashes
-
-
 def test_pip_takes_the_service_by_hash_wherever_it_is_installed() -> None:
     """Each command of the pages, the image and the script that names a list with hashes asks for them."""
     pages = [ROOT / "Dockerfile", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -110,6 +109,8 @@ def test_the_runtime_list_has_pyserini_and_no_model_software() -> None:
     (pyserini,) = map(Requirement, lock.WITHOUT_DEPENDENCIES)
     assert pins("runtime")["pyserini"] in pyserini.specifier
     assert "pyserini" not in {Requirement(text).name for use in DIRECT.values() for text in use}
+    everything = {name: version for use in CHAINS["dev"] for name, version in pins(use).items()}
+    assert all(everything[held.name] in held.specifier for held in map(Requirement, lock.HELD))
 
 
 @pytest.mark.parametrize("use", ["client", "mcp", "docs"])
@@ -123,12 +124,6 @@ def test_a_list_that_stands_alone_agrees_with_the_others(use: str) -> None:
         assert set(lock.CLIENT) <= set(alone)
         assert set(lock.CLIENT) <= {Requirement(text).name for text in DIRECT["runtime"]}
         assert ("uvicorn" in alone) == (use == "mcp")
-
-
-def test_held_back_versions_are_those_pinned() -> None:
-    everything = {name: version for use in CHAINS["dev"] for name, version in pins(use).items()}
-    for requirement in map(Requirement, lock.HELD):
-        assert everything[canonicalize_name(requirement.name)] in requirement.specifier
 
 
 def test_a_pin_has_the_marker_of_its_requirement() -> None:

@@ -68,6 +68,7 @@ def test_a_bundle_of_other_settings_is_not_taken(
     assert evaluate.main([*arguments, "--system", "tiny"]) == 2
     assert "was written with other settings" in capsys.readouterr().err
     assert recipe.read_text() == "name: another\n"
+    assert not (tmp_path / "quality.json").exists()
 
 
 def lines_of(file: Path) -> list[str]:
@@ -94,10 +95,3 @@ def test_a_collection_made_for_training_is_cut_to_what_its_test_split_judges(
     assert (part / "qrels" / "test.tsv").read_bytes() == (collection / "qrels" / "test.tsv").read_bytes()
     rows = read_rows(tmp_path / "quality.json")
     assert [(row["dataset"], row["documents"], row["queries"]) for row in rows] == [("toy-test", 2, 1)]
-
-
-def test_what_fails_is_said(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "data" / "eval" / "toy" / "corpus.jsonl").unlink()
-    assert evaluate.main([*arguments, "--system", "tiny"]) == 2
-    assert "error: " in capsys.readouterr().err
-    assert not (tmp_path / "quality.json").exists()

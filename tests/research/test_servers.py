@@ -11,9 +11,7 @@ from tempfile import mkdtemp
 from typing import Any, Literal
 
 import httpx2
-import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
@@ -26,7 +24,6 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.servers import __main__ as servers
-from research.servers.onnx import OnnxEncoder
 from research.servers.systems import System, systems
 from tests.support.biencoder import save_biencoder
 from tests.support.judged import write_judged
@@ -105,18 +102,6 @@ def finds_words_of_the_query(url: str) -> None:
     hits = ask(url, {"query": "music player", "k": 3})["hits"]
     assert all("music" in json.dumps(hit["fields"]).lower() for hit in hits)
     assert ask(url, {"query": "qqqzzz", "k": 3})["hits"] == []
-
-
-@pytest.mark.slow
-def test_vectors_in_int8_are_near_the_encoders(found: dict[str, System]) -> None:
-    command = needed("onnx", found).command
-    folder = Path(command[command.index("--model") + 1])
-    encoder = SentenceTransformer(found["biencoder"].command[-3], device="cpu")
-    texts = ["music player", "text editor with plugins and more of them", "terminal " * 100]
-    theirs = encoder.encode_query(texts, normalize_embeddings=True)
-    vectors = OnnxEncoder(folder).vectors(texts)
-    cosines = (vectors * theirs).sum(axis=1) / np.linalg.norm(vectors, axis=1)
-    assert cosines.min() > 0.98
 
 
 @pytest.mark.slow

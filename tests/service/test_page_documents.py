@@ -161,23 +161,6 @@ def test_hits_show_snippets_with_their_marks_and_the_whole_text_on_demand(browse
         assert text.text_content() == short
         assert middle.locator(":is(h2, .text) :is(b, img, script)").count() == 0
         assert page.title() == "LightRetriever Search"
-        page.get_by_label("Dense", exact=True).check()
-        search_for(page, "zzzz")  # documents that have no word of the query show their beginning
-        expect(page.locator("li.hit")).to_have_count(10)
-        expect(page.locator("li.hit mark")).to_have_count(0)
-        cut = set()
-        hits = answer_of(url, query="zzzz", mode="dense")["hits"]
-        for shown, fields in zip(page.locator("li.hit").all(), (each["fields"] for each in hits), strict=True):
-            number = shown.locator(".rank").text_content() or ""
-            for name, place, rank in (("title", "h2", number), ("text", ".text p", "")):
-                if not fields[name]:
-                    continue
-                content = (shown.locator(place).text_content() or "").removeprefix(rank)
-                beginning = content.removesuffix(" …")
-                assert fields[name].startswith(beginning)
-                assert len(beginning) > min(len(fields[name]) - 1, LENGTH // 2)
-                cut.add(beginning != content)
-        assert cut == {False, True}
 
 
 def test_a_query_is_corrected_completed_and_judged(browser: Browser, meaningful_bundle: Bundle) -> None:

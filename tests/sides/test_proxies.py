@@ -147,11 +147,6 @@ def trusting(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificate / "fullchain.pem"))
 
 
-def with_tls(certificate: Path) -> dict[str, str]:
-    names = {"CERTIFICATE_FILE": "fullchain.pem", "KEY_FILE": "privkey.pem"}
-    return {f"LIGHTRETRIEVER_TLS_{name}": str(certificate / file) for name, file in names.items()}
-
-
 def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
 
@@ -195,12 +190,6 @@ def curl(*arguments: str) -> tuple[int, str, str]:
     return int(status), version, body
 
 
-def same_hits(one: SearchClient, other: SearchClient) -> None:
-    first, second = (client.search("play music", k=5).hits for client in (one, other))
-    assert first == second
-    assert len(first) == 5
-
-
 @pytest.mark.parametrize("proxy", DOCUMENTED)
 def test_a_documented_proxy_speaks_https_and_http2_and_names_the_client(
     proxy: Callable[[str, Path, Path, int], Running], bundle: Path, certificate: Path, tmp_path: Path
@@ -230,15 +219,9 @@ def bare_nginx(url: str, _: Path, folder: Path, port: int) -> Running:
     return nginx(f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {url}; }} }}", port, folder)
 
 
-def bare_haproxy(url: str, _: Path, folder: Path, port: int) -> Running:
-    """HAProxy with nothing but the address."""
-    server = url.removeprefix("http://")
-    return haproxy(f"listen search\n    bind 127.0.0.1:{port}\n    server one {server}", port, folder)
-
-
 @pytest.mark.parametrize(
     ("proxy", "path"),
-    [(documented_nginx, ""), (documented_nginx, "/find"), (documented_caddy, ""), (bare_nginx, ""), (bare_haproxy, "")],
+    [(documented_nginx, ""), (documented_nginx, "/find"), (documented_caddy, ""), (bare_nginx, "")],
 )
 def test_any_id_reaches_the_service(
     proxy: Callable[[str, Path, Path, int], Running], path: str, url: str, certificate: Path, tmp_path: Path
@@ -288,27 +271,6 @@ def test_nginx_refuses_a_body_that_the_service_refuses(url: str, certificate: Pa
         pytest.raises(AnswerError, match="413 Request Entity Too Large"),
     ):
         client.search("x" * 1_048_577)
-
-
-def test_nginx_reaches_a_service_by_https_or_by_a_unix_socket(bundle: Path, certificate: Path, tmp_path: Path) -> None:
-    port = free_port()
-    with (
-        Server(bundle, environment=with_tls(certificate)) as secure,
-        Server(bundle, host=f"unix:{tmp_path}/s", environment={"LIGHTRETRIEVER_TRUSTED_PROXIES": "*"}) as local,
-    ):
-        https = secure.url
-        assert local.ready_line.startswith("Ready:")
-        verify = f"proxy_ssl_verify on; proxy_ssl_trusted_certificate {certificate}/fullchain.pem;"
-        name = "proxy_ssl_name localhost; proxy_ssl_server_name on;"
-        http = f"""server {{
-            listen 127.0.0.1:{port};
-            location /a/ {{ {verify} {name} proxy_pass {https}/; }}
-            location /b/ {{ proxy_pass http://unix:{tmp_path}/s:/; }}
-        }}"""
-        with nginx(http, port, tmp_path / "proxy"):
-            base = f"http://127.0.0.1:{port}"
-            with SearchClient(f"{base}/a", timeout_s=120) as one, SearchClient(f"{base}/b", timeout_s=120) as other:
-                same_hits(one, other)
 
 
 def test_haproxys_own_check_fails_and_the_documented_one_passes(url: str, tmp_path: Path) -> None:

@@ -14,17 +14,9 @@ from mcp.types import ToolAnnotations
 from pydantic import Field, create_model
 
 from lightretriever.artifacts.bundle.software import package_version
+from lightretriever.service import schemas
 from lightretriever.service.client import AsyncSearchClient, ClientError, calls
-from lightretriever.service.schemas import (
-    CollectionList,
-    Document,
-    Info,
-    Matched,
-    Mode,
-    Model,
-    SearchResponse,
-    optional,
-)
+from lightretriever.service.schemas import Model, optional
 
 _INSTRUCTIONS: Final = (
     "Search of collections of documents. `search` finds documents for a question or for words, and gives a part of "
@@ -46,7 +38,7 @@ FilterObject = Annotated[
 ]
 CollectionName = Annotated[str | None, Field(description="One of `collections`; null for the first.")]
 SearchMode = Annotated[
-    Mode | None, Field(description="Both legs fused (hybrid, the default), or one of those that `info` lists.")
+    schemas.Mode | None, Field(description="Both legs fused (hybrid, the default), or one of those that `info` lists.")
 ]
 
 
@@ -55,7 +47,7 @@ class FoundDocument(Model):
 
     id: str
     score: float
-    matched: Matched | None = optional()
+    matched: schemas.Matched | None = optional()
     fields: dict[str, Any] = Field(description="All but the text.")
     text: str | None = optional("The part of its text that matches best; `document` gives the whole text.")
 
@@ -64,7 +56,7 @@ class FoundDocuments(Model):
     """The hits of a search, best first."""
 
     hits: list[FoundDocument]
-    matched: Matched | None = optional("How well the best document matches.")
+    matched: schemas.Matched | None = optional("How well the best document matches.")
     degraded: list[str] = optional("Parts of the service that did not answer.", default=[])
 
 
@@ -139,7 +131,7 @@ class _Tools:
 
     async def document(
         self, id: Annotated[str, Field(description="The id of a hit.")], collection: CollectionName = None
-    ) -> Document:
+    ) -> schemas.Document:
         """Return a whole document."""
         return await self._client.call(calls.document(id).within(collection))
 
@@ -151,11 +143,11 @@ class _Tools:
         filter: FilterObject = None,
         mode: SearchMode = None,
         collection: CollectionName = None,
-    ) -> SearchResponse:
+    ) -> schemas.SearchResponse:
         """Say why documents are found: the share of each leg and of each word of the query in their scores."""
         fields = _present(filter=filter, mode=mode, fields=[])
 
-        async def search(**more: Any) -> SearchResponse:
+        async def search(**more: Any) -> schemas.SearchResponse:
             return await self._client.call(calls.search(query, fields | more).within(collection))
 
         if document is None:
@@ -168,11 +160,11 @@ class _Tools:
         await self.document(document, collection)
         raise ToolError(f"The document {document!r} is not among the first {len(ranking.hits)} hits of this query.")
 
-    async def info(self, collection: CollectionName = None) -> Info:
+    async def info(self, collection: CollectionName = None) -> schemas.Info:
         """Describe a collection: its size, its fields, those to filter by, and the modes of search."""
         return await self._client.call(calls.INFO.within(collection))
 
-    async def collections(self) -> CollectionList:
+    async def collections(self) -> schemas.CollectionList:
         """List the collections with their numbers of documents."""
         return await self._client.collections()
 
