@@ -34,6 +34,7 @@ def browsing() -> Iterator[Browser]:
     """Yield a headless Chromium."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program, "no Chromium is installed: apt-get install chromium"
+    expect.set_options(timeout=60_000)  # a busy machine is no fault of the page
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=_ARGUMENTS)
         yield browser
