@@ -44,8 +44,8 @@ from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import write_array
-from lightretriever.artifacts.files.atomic_dir import new_folder
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import new_folder
+from lightretriever.artifacts.files.atomic import writing
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.head_queries import HeadQueries

@@ -23,7 +23,7 @@ from lightretriever.artifacts.cli.runner import (
     running,
 )
 from lightretriever.artifacts.errors import RecipeError, importing
-from lightretriever.artifacts.files.atomic_dir import check_target
+from lightretriever.artifacts.files.atomic import check_target
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus

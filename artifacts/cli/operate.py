@@ -32,7 +32,7 @@ from lightretriever.artifacts.cluster.schema import Engine
 from lightretriever.artifacts.corpus.beir import Corpus, read_ids, read_queries
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import BundleError, DocumentError, RecipeError, importing
-from lightretriever.artifacts.files.atomic_dir import check_target
+from lightretriever.artifacts.files.atomic import check_target
 from lightretriever.artifacts.live.compact import compact as compact_bundle
 from lightretriever.artifacts.live.documents import LiveDocuments, check_names
 from lightretriever.artifacts.live.restore import restore as restore_journal

@@ -15,7 +15,7 @@ from lightretriever.artifacts.documents.document import Document, read_document,
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.errors import CorpusError
-from lightretriever.artifacts.files.atomic_file import new_file
+from lightretriever.artifacts.files.atomic import new_file
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.summary import Summary, megabytes
 

@@ -43,7 +43,7 @@ from lightretriever.artifacts.evaluation.runs import (
     write_run,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher, SearchMode
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import writing
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe

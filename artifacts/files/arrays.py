@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from lightretriever.artifacts.errors import BundleError, ResumeError
-from lightretriever.artifacts.files.workdir import writing_atomically
+from lightretriever.artifacts.files.atomic import new_file
 
 UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, TokenError)
 """The errors of `load_npy` for a file that is no whole array. NumPy parses the header as Python, hence the last two."""
@@ -18,10 +18,8 @@ UNREADABLE: Final = (OSError, EOFError, ValueError, SyntaxError, TokenError)
 
 def load_npy(path: Path) -> npt.NDArray[Any]:
     """Map the array of any shape and number type in a `.npy` file. The only way here from a file to an array:
-    `numpy.load` gives an archive as something else than an array, and advises to load pickles unsafely.
-
-    Raises one of `UNREADABLE`: ValueError for what is no `.npy`, and for Python objects.
-    """
+    `numpy.load` gives an archive as something else than an array, and advises to load pickles unsafely. Raises one of
+    `UNREADABLE`: ValueError for what is no `.npy`, and for Python objects."""
     try:
         # A view of the map: indexing a memmap itself costs several times as much.
         return np.asarray(npy.open_memmap(path, mode="r"))
@@ -41,7 +39,7 @@ def load_part(path: Path, remedy: str) -> npt.NDArray[Any]:
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write an array of any shape as `.npy`, atomically."""
-    with writing_atomically(path) as file:
+    with new_file(path) as file:
         np.save(file, array, allow_pickle=False)
 
 

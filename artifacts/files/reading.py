@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-MAX_YAML_BYTES: Final = 1 << 20
-"""Size of the largest YAML file that is read."""
+MAX_YAML_BYTES: Final = 1 << 20  # of the largest YAML file that is read
 
 
 def open_regular(path: Path) -> BufferedReader:

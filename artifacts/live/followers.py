@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from lightretriever.artifacts.errors import JournalError
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import writing
 
 _FOLLOWER: Final = ".follower"
 _TOLD: Final = "sequence"

@@ -31,7 +31,7 @@ from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import DiskError, JournalError
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import writing
 from lightretriever.artifacts.live.stamp import BEGUN, DATABASE, LOGS, Stamp, check_files
 
 FREE_BYTES: Final = 1 << 20

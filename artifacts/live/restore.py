@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from lightretriever.artifacts.errors import JournalError
-from lightretriever.artifacts.files.atomic_dir import sync
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import sync
+from lightretriever.artifacts.files.atomic import writing
 from lightretriever.artifacts.live.followers import in_use
 from lightretriever.artifacts.live.journal import Journal
 from lightretriever.artifacts.live.stamp import DATABASE, FORMER, LOGS, STAMP

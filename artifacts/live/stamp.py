@@ -13,7 +13,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from lightretriever.artifacts.errors import JournalError
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import writing
 
 DATABASE: Final = "journal.sqlite"
 LOGS: Final = tuple(f"{DATABASE}{suffix}" for suffix in ("-wal", "-shm", "-journal"))

@@ -23,7 +23,7 @@ from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import CorpusError, ResumeError
-from lightretriever.artifacts.files.atomic_dir import check_target
+from lightretriever.artifacts.files.atomic import check_target
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_made, check_same, read_json
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_corpus

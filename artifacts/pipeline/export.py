@@ -15,7 +15,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ModelError
-from lightretriever.artifacts.files.atomic_dir import check_target, new_folder
+from lightretriever.artifacts.files.atomic import check_target, new_folder
 from lightretriever.artifacts.pipeline.loading import loading, route
 from lightretriever.artifacts.pipeline.recipe import BESIDE, MODULES_FILE
 from lightretriever.artifacts.pipeline.sentence_models import BiEncoder, load_biencoder

@@ -21,7 +21,7 @@ from lightretriever.artifacts.corpus.beir import Corpus, has_file, read_queries
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.files.atomic import new_folder
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.pipeline.encoder import Encoder, token_rows
 from lightretriever.artifacts.pipeline.encoders import load_encoder

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.dtypes import BoolArray, Int64Array, UInt8Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, new_array
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import writing
 from lightretriever.artifacts.files.workdir import check_plan, read_json
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, Rows
 

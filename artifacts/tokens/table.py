@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array, Int32Array, Int64Array, IntegerArray
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.files.arrays import load_part
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import writing
 
 TableDtype = Literal["float16", "float32", "int8"]
 AnyPath = TypeVar("AnyPath", bound=PurePath)

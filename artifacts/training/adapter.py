@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ModelError, RecipeError
-from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.files.atomic import new_folder
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.language_model import LIKELIHOOD, Reading
 from lightretriever.artifacts.pipeline.model import (

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from lightretriever.artifacts.files.workdir import writing_atomically
+from lightretriever.artifacts.files.atomic import new_file
 
 _MAPPED = 2**31 - 2**16  # bytes: the most that SQLite maps into memory; it reads what is beyond
 
@@ -35,7 +35,7 @@ class MappedTexts(Mapping[str, str]):
 def write_texts(file: Path, documents: Iterable[tuple[str, str]]) -> MappedTexts:
     """Write ids and texts, once: where the file is there already, it is taken as it is. Raises DiskError."""
     if not file.is_file():
-        with writing_atomically(file) as opened, closing(sqlite3.connect(opened.name)) as database:
+        with new_file(file) as opened, closing(sqlite3.connect(opened.name)) as database:
             try:
                 database.execute("PRAGMA journal_mode = off")
                 database.execute("CREATE TABLE texts (number INTEGER PRIMARY KEY, id TEXT UNIQUE, text TEXT)")

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from lightretriever.artifacts.corpus.lines import read_lines
-from lightretriever.artifacts.documents.strict_json import read_text
+from lightretriever.artifacts.documents.document import read_text
 from lightretriever.artifacts.errors import CorpusError
 
 Id = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value)]

@@ -22,8 +22,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from lightretriever.artifacts.errors import ResumeError
-from lightretriever.artifacts.files.atomic_dir import check_target
-from lightretriever.artifacts.files.atomic_file import writing
+from lightretriever.artifacts.files.atomic import check_target, writing
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, software
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens

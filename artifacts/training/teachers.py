@@ -17,7 +17,7 @@ import numpy as np
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.lines import read_lines
-from lightretriever.artifacts.documents.strict_json import read_text
+from lightretriever.artifacts.documents.document import read_text
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.searching import OpenSearcher, SearchMode

@@ -29,7 +29,7 @@ import yaml
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, read_manifest
 from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.files.atomic import new_folder
 from lightretriever.loadtest.program import REST, option, program, typed_command
 from research.quality.recorded import RESULTS, evaluate_and_record, read_rows, run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.files.atomic_dir import check_target, new_folder
+from lightretriever.artifacts.files.atomic import check_target, new_folder
 from tests.support.wordings import raises
 
 CHECKOUT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def descriptors() -> int:
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from lightretriever.artifacts.files.atomic_dir import new_folder
+from lightretriever.artifacts.files.atomic import new_folder
 
 target, kill_after = Path(sys.argv[1]), int(sys.argv[2])
 renames = 0

@@ -1,6 +1,6 @@
-"""Folders that appear on disk whole or not at all.
+"""Files and folders that appear on disk whole or not at all.
 
-For a target NAME, a writer keeps two folders beside it:
+For a folder NAME, a writer keeps two folders beside it:
 
     .NAME.new    the folder being written, locked by its writer; a lock ends with its process, however that ends
     .NAME.old    while the new folder takes its name, what the target was before
@@ -15,22 +15,60 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO, Final
+from uuid import uuid4
 
-from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.errors import BundleError, DiskError
 from lightretriever.artifacts.signals import commit_point
+
+PARTIAL: Final = "{}.{}.partial"  # the name of a file while it is written, of its own name and of hexadecimal digits
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise DiskError, which names `path` and the remedy, for an OSError of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(
+            f"{path} can't be written: {error.strerror or error}.",
+            remedy="Look at free space and permissions, and run the same command again.",
+        ) from error
+
+
+@contextmanager
+def new_file(path: Path, *, last: bool = False) -> Iterator[BinaryIO]:
+    """Yield a file that takes the name `path` when the block ends well, and is gone else. Its folder is made. `path`
+    has either its old or its whole new content, whatever happens, also where several processes write it. With `last`,
+    the file is the command's result: from its renaming on, a signal no longer stops the command, and what a killed one
+    left is written over by the next. Raises DiskError."""
+    written = path.with_name(f"{path.name}.partial" if last else PARTIAL.format(path.name, uuid4().hex))
+    with writing(path):
+        if path.exists() and not path.is_file():  # a folder, or a device, which would be replaced
+            raise OSError(0, "it is no regular file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with written.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if last:
+                commit_point()
+            written.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                written.unlink()
+            raise
 
 
 @contextmanager
 def new_folder(target: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
-    """Yield an empty folder beside `target` that takes its name when the block ends well.
+    """Yield an empty folder beside `target` that takes its name when the block ends well, and is removed else.
 
-    A command writes such a folder last: once the folder takes its name, a signal no longer stops the command.
-    Everything is on the disk before the swap. When the block raises, the new folder is removed and `target` stays as it
-    was. `overwrite` replaces an old folder, but only one that holds a file `marker`: a mistyped path must not cost
-    anybody their files. What killed writers of `target` left behind is removed first. Locks don't reach other machines:
-    on a network file system, two machines must not write the same target.
-
-    Raises BundleError when `target` is in the way, another process is writing it, or the disk does not take it.
+    Everything is on the disk before the swap, after which a signal no longer stops the command. `overwrite` replaces an
+    old folder, but only one that holds a file `marker`: a mistyped path must not cost anybody their files. Locks don't
+    reach other machines: on a network file system, two must not write the same target. BundleError when `target` is in
+    the way, another process is writing it, or the disk does not take it.
     """
     target = Path(target).absolute()
     new, old = (target.with_name(f".{target.name}.{suffix}") for suffix in ("new", "old"))
@@ -97,9 +135,7 @@ def _locked_folder(folder: Path) -> Iterator[None]:
 
 def _lock(folder: Path) -> int | None:
     """Lock a folder until the returned descriptor is closed. None if its former writer has just removed or renamed it.
-
-    Raises BundleError if another process holds the lock.
-    """
+    Raises BundleError if another process holds the lock."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
