@@ -11,9 +11,8 @@ from typing import IO, Final
 
 from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.bounds import check_id
-from lightretriever.artifacts.documents.document import Document, read_document, read_query
+from lightretriever.artifacts.documents.document import Document, read_document, read_query, read_text
 from lightretriever.artifacts.documents.fields import FieldKind
-from lightretriever.artifacts.documents.strict_json import read_text
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.atomic import new_file
 from lightretriever.artifacts.files.reading import file_sha256

@@ -22,8 +22,7 @@ from uuid import UUID
 from lightretriever.artifacts.corpus.beir import Written, new_corpus
 from lightretriever.artifacts.corpus.lines import GZIP, HEAD, kind_of
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
-from lightretriever.artifacts.documents.document import read_document
-from lightretriever.artifacts.documents.strict_json import read_object, serialised
+from lightretriever.artifacts.documents.document import read_document, read_object, serialised
 from lightretriever.artifacts.errors import CorpusError, importing, readable
 from lightretriever.artifacts.files.reading import open_regular
 from lightretriever.artifacts.progress import tracked

@@ -14,7 +14,8 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import Field
@@ -41,10 +42,8 @@ class Order(NamedTuple):
 
 
 def indexed_values(document: Mapping[str, Any], fields: Mapping[str, FieldKind]) -> list[tuple[str, str]]:
-    """The values of a document's declared fields, as Java reads them, each with the name of its field.
-
-    Raises ValueError that names the field and a value that is not of its kind.
-    """
+    """The values of a document's declared fields, as Java reads them, each with the name of its field. Raises
+    ValueError that names the field and a value that is not of its kind."""
     values: list[tuple[str, str]] = []
     for name, kind in fields.items():
         value = _names_of(document.get("title")) if name == NAMES else document.get(name)
@@ -88,13 +87,10 @@ def number(value: object) -> float:
     """A finite number. Raises ValueError for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected a number, found {value!r:.80}")
-    try:
-        result = float(value)
-    except OverflowError:
-        result = math.inf
-    if not math.isfinite(result):
-        raise ValueError(f"expected a finite number, found {value!r:.80}")
-    return result + 0.0  # -0.0 is 0.0
+    with suppress(OverflowError):
+        if math.isfinite(result := float(value)):
+            return result + 0.0  # -0.0 is 0.0
+    raise ValueError(f"expected a finite number, found {value!r:.80}")
 
 
 def milliseconds(value: object) -> int:
@@ -106,18 +102,16 @@ def milliseconds(value: object) -> int:
     except ValueError:
         raise ValueError(f"expected a date such as 2024-05-31 or 2024-05-31T12:00:00Z, found {value!r:.80}") from None
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    difference = zoned - datetime(1970, 1, 1, tzinfo=UTC)
-    return (difference.days * 86_400 + difference.seconds) * 1000 + difference.microseconds // 1000
+    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def last_millisecond(value: object) -> int:
     """The last millisecond that an ISO 8601 date or time names: of a date without a time, that of the whole day."""
     first = milliseconds(value)
-    try:
+    with suppress(ValueError):  # with a time
         date.fromisoformat(str(value))
-    except ValueError:
-        return first
-    return first + 86_400_000 - 1
+        return first + 86_400_000 - 1
+    return first
 
 
 _AS_TEXT: Final[Mapping[FieldKind, Callable[[object], str]]] = {

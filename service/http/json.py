@@ -14,7 +14,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lightretriever.artifacts.documents.strict_json import read_object
+from lightretriever.artifacts.documents.document import read_object
 from lightretriever.service import errors
 from lightretriever.service.errors import shortened
 from lightretriever.service.schemas import Problem, SearchRequest

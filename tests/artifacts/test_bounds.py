@@ -8,7 +8,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.documents import document, strict_json
+from lightretriever.artifacts.documents import document
 from lightretriever.artifacts.errors import CorpusError
 from tests.support.tampering import copy_of, edit_manifest, rewrite_lucene
 from tests.support.tiny import tiny_documents
@@ -29,8 +29,7 @@ DOCUMENTS: dict[str, tuple[dict[str, Any], bool]] = {
 @pytest.fixture(autouse=True)
 def smaller_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB take seconds; what is compared is who looks at the bound."""
-    for module in (document, strict_json):
-        monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 200_000)
+    monkeypatch.setattr(document, "MAX_DOCUMENT_BYTES", 200_000)
 
 
 def read(record: dict[str, Any], tmp_path: Path) -> None:
