@@ -15,12 +15,9 @@ _ENCODE_AGAIN = "Encode the corpus again."
 @dataclass(frozen=True)
 class EncodedBatch:
     """Documents in corpus order: n ids, n documents as UTF-8 JSON with these ids, as `document_of` makes them, and both
-    of their vectors.
-
-    `dense` (n, H) of any float type, H at least the bundle's dimension D; the sparse vectors in CSR form: `indptr`
-    (n+1,) int64, `terms` (nnz,) places in `names`, or token ids where there are no names, no term twice in a document,
-    `impacts` (nnz,) integers 1..65535.
-    """
+    of their vectors. `dense` (n, H) of any float type, H at least the bundle's dimension D; the sparse vectors in CSR
+    form: `indptr` (n+1,) int64, `terms` (nnz,) places in `names`, or token ids where there are no names, no term twice
+    in a document, `impacts` (nnz,) integers 1..65535."""
 
     ids: list[str]
     documents: list[bytes]
@@ -41,8 +38,6 @@ def check_batch(batch: EncodedBatch, vocab_size: int) -> None:
         if (outside := np.flatnonzero((values < least) | (values > most))).size:
             what = f"{name} {values[outside[0]]} is outside {least}..{most}"
             raise CorpusError(f'document "{batch.ids[rows[outside[0]]]}": {what}.', remedy=_ENCODE_AGAIN)
-    if ((np.diff(terms.astype(np.int64)) > 0) | (np.diff(rows) > 0)).all():
-        return
     order = np.lexsort((terms, rows))
     if (twice := order[:-1][(np.diff(terms[order]) == 0) & (np.diff(rows[order]) == 0)]).size:
         what = f"term {terms[twice[0]]} occurs twice"
@@ -50,10 +45,8 @@ def check_batch(batch: EncodedBatch, vocab_size: int) -> None:
 
 
 def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> Float32Array:
-    """The first `dimension` values of each dense vector (Matryoshka), L2-normalised again, float32 (n, D).
-
-    Raises CorpusError for a vector that is zero or not finite.
-    """
+    """The first `dimension` values of each dense vector (Matryoshka), L2-normalised again, float32 (n, D). Raises
+    CorpusError for a vector that is zero or not finite."""
     prefix = np.asarray(batch.dense[:, :dimension], dtype=np.float32)
     norms = np.linalg.norm(prefix, axis=1, keepdims=True)
     bad = ~(np.isfinite(norms) & (norms > 0))[:, 0]
@@ -69,16 +62,10 @@ def dense_prefix(batch: EncodedBatch, dimension: int, *, first: int) -> Float32A
 
 
 def keep_top_terms(batch: EncodedBatch, top_k: int | None) -> EncodedBatch:
-    """The `top_k` terms of highest impact of each document, ascending by id. None keeps all terms.
-
-    Of equal impacts the lower token id comes first. The order is total, so cutting in two steps keeps what one would.
-    """
+    """The `top_k` terms of highest impact of each document, ascending by id. None keeps all terms. Of equal impacts the
+    lower token id comes first. The order is total, so cutting in two steps keeps what one would."""
     counts = np.diff(batch.indptr)
     rows = np.repeat(np.arange(len(counts)), counts)
-    if top_k is None or counts.max(initial=0) <= top_k:
-        ascending = (np.diff(batch.terms) > 0) | (np.diff(rows) > 0)
-        if ascending.all():
-            return replace(batch, terms=batch.terms.astype(np.int32, copy=False))
     order = np.lexsort((batch.terms, -batch.impacts.astype(np.int64), rows))
     rank = np.arange(len(order)) - np.repeat(batch.indptr[:-1], counts)
     kept = order if top_k is None else order[rank < top_k]

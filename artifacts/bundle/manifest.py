@@ -6,7 +6,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,9 +19,7 @@ from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
 from lightretriever.artifacts.tokens.table import TableDtype, scale_path
 
 MANIFEST_FILE: Final = "manifest.json"
-FEEDBACK: Final = 0.5
-"""The weight of the first document's vector in the feedback of a bundle that names no other; see
-`service.search.fusion`."""
+FEEDBACK: Final = 0.5  # weight of the first document's vector in a fusion (`service.search.fusion`), unless named
 
 
 def _inside(path: str) -> str:
@@ -34,12 +32,9 @@ def _inside(path: str) -> str:
     return path
 
 
+MAX_TEXT_CHARS: Final = 10_000  # of a name, an instruction or any other text of a manifest
 InsidePath = Annotated[str, AfterValidator(_inside)]
 TaskName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
-
-MAX_TEXT_CHARS: Final = 10_000
-"""Characters of a name, an instruction or any other text of a manifest."""
-
 Cosine = Annotated[float, Field(ge=-1.01, le=1.01, allow_inf_nan=False)]
 
 
@@ -47,6 +42,11 @@ class ManifestPart(BaseModel):
     """Base of a manifest's parts: immutable, no unknown fields, and bounded texts, which a service shows to all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_max_length=MAX_TEXT_CHARS)
+
+
+def _unless(default: object = None, **bounds: Any) -> Any:
+    """Declare a field that is left out of `manifest.json` where it has its default."""
+    return Field(default=default, exclude_if=lambda value: value == default, **bounds)
 
 
 class HeadInfo(ManifestPart):
@@ -57,7 +57,7 @@ class HeadInfo(ManifestPart):
 
 class MatchThresholds(ManifestPart):
     """Dense scores (cosines) from which a document is a `weak` and a `strong` match, and the number of unrelated
-    queries whose best scores they were set by (see `artifacts.bundle.query_sample`)."""
+    queries whose best scores they were set by (see `artifacts.bundle.writer`)."""
 
     weak: Cosine
     strong: Cosine
@@ -75,11 +75,11 @@ class TaskInfo(ManifestPart):
     without a dense leg has neither file nor type. With head queries, the model read them behind the same instruction
     (see `artifacts.tokens.head_queries`). `match` is missing where the vocabulary has too few words to set it by."""
 
-    file: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
+    file: InsidePath | None = _unless()
     instruction: str
-    dtype: TableDtype | None = Field(default=None, exclude_if=lambda dtype: dtype is None)
-    head: HeadInfo | None = Field(default=None, exclude_if=lambda head: head is None)
-    match: MatchThresholds | None = Field(default=None, exclude_if=lambda match: match is None)
+    dtype: TableDtype | None = _unless()
+    head: HeadInfo | None = _unless()
+    match: MatchThresholds | None = _unless()
 
 
 class ExpansionInfo(ManifestPart):
@@ -97,7 +97,6 @@ _REBUILD: Final = "Fetch or build the bundle again."
 _BUILD_AGAIN: Final = "Build it again: `lightretriever build RECIPE`."
 _UPGRADE: Final = "Upgrade lightretriever-search, or fetch a bundle of the older format."
 _DIGEST: Final = "manifest_sha256"
-
 
 LegWeight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 FieldNames = Annotated[list[Annotated[str, Field(max_length=MAX_FIELD_CHARS)]], Field(max_length=MAX_FIELDS)]
@@ -129,21 +128,19 @@ class CorpusInfo(ManifestPart):
     name: str
     licence: str | None = None
     sha256: Sha256 | None = None
-    skipped: int = Field(default=0, ge=0, exclude_if=lambda count: count == 0)
-    cut: int = Field(default=0, ge=0, exclude_if=lambda count: count == 0)
+    skipped: int = _unless(0, ge=0)
+    cut: int = _unless(0, ge=0)
 
 
 class TokenizerInfo(ManifestPart):
     """A tokenizer's file, whether texts are lowercased before it, and of the sparse leg's own, how many ids it has.
-
-    With `bare`, dense queries don't have a space before their first word, as the official checkpoints were trained.
-    """
+    With `bare`, dense queries don't have a space before their first word, as the official checkpoints were trained."""
 
     file: InsidePath = "tokenizer.json"
     sha256: Sha256
     lowercase: bool
-    bare: bool = Field(default=False, exclude_if=lambda bare: not bare)
-    vocab_size: int | None = Field(default=None, ge=1, le=MAX_TERM, exclude_if=lambda size: size is None)
+    bare: bool = _unless(False)
+    vocab_size: int | None = _unless(ge=1, le=MAX_TERM)
 
 
 class DenseInfo(ManifestPart):
@@ -154,8 +151,8 @@ class DenseInfo(ManifestPart):
     file: InsidePath = "dense.faiss"
     factory: str
     parameters: dict[str, float] = Field(default_factory=dict)
-    recall: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda recall: recall is None)
-    background: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
+    recall: float | None = _unless(ge=0, le=1)
+    background: InsidePath | None = _unless()
 
 
 class SparseInfo(ManifestPart):
@@ -171,18 +168,18 @@ class SparseInfo(ManifestPart):
 
     directory: InsidePath = "lucene"
     vocabulary: VocabularyKind
-    language: Language | None = Field(default=None, exclude_if=lambda language: language is None)
-    positions: bool = Field(default=False, exclude_if=lambda positions: not positions)
+    language: Language | None = _unless()
+    positions: bool = _unless(False)
     quantization: int = Field(default=100, ge=1)
     top_k: int | None = Field(default=None, ge=1)
     impacts: ImpactKind
-    k1: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=lambda k1: k1 is None)
-    b: float | None = Field(default=None, ge=0, le=1, exclude_if=lambda b: b is None)
+    k1: float | None = _unless(ge=0, allow_inf_nan=False)
+    b: float | None = _unless(ge=0, le=1)
     query_weights: Literal["count", "idf_count"] = "count"
-    idf: InsidePath | None = Field(default=None, exclude_if=lambda file: file is None)
-    model: ModelSource | None = Field(default=None, exclude_if=lambda model: model is None)
-    tokenizer: TokenizerInfo | None = Field(default=None, exclude_if=lambda tokenizer: tokenizer is None)
-    expansion: ExpansionInfo | None = Field(default=None, exclude_if=lambda expansion: expansion is None)
+    idf: InsidePath | None = _unless()
+    model: ModelSource | None = _unless()
+    tokenizer: TokenizerInfo | None = _unless()
+    expansion: ExpansionInfo | None = _unless()
 
     @model_validator(mode="after")
     def _weights_have_their_file(self) -> Self:
@@ -216,9 +213,7 @@ class LegWeights(ManifestPart):
 class FusionInfo(LegWeights):
     """How hybrid search joins the legs: their weights, and the weight of the first document's vector in a feedback."""
 
-    feedback: Annotated[float, Field(ge=0, le=MAX_FEEDBACK, allow_inf_nan=False)] = Field(
-        default=FEEDBACK, exclude_if=lambda feedback: feedback == FEEDBACK
-    )
+    feedback: float = _unless(FEEDBACK, ge=0, le=MAX_FEEDBACK, allow_inf_nan=False)
 
 
 class LiveInfo(ManifestPart):
@@ -236,8 +231,7 @@ class FileInfo(ManifestPart):
     xxh3: Xxh3
 
 
-ExampleQuery = Annotated[str, Field(max_length=200, pattern=r"\S")]
-"""A query to try."""
+ExampleQuery = Annotated[str, Field(max_length=200, pattern=r"\S")]  # a query to try
 
 
 class Manifest(ManifestPart):
@@ -265,11 +259,11 @@ class Manifest(ManifestPart):
     tasks: dict[TaskName, TaskInfo]
     dense: DenseInfo | None
     sparse: SparseInfo
-    fusion: FusionInfo | None = Field(default=None, exclude_if=lambda fusion: fusion is None)
+    fusion: FusionInfo | None = _unless()
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
     field_names: FieldNames
     examples: list[ExampleQuery] = Field(default_factory=list, max_length=5, exclude_if=lambda examples: not examples)
-    live: LiveInfo | None = Field(default=None, exclude_if=lambda live: live is None)
+    live: LiveInfo | None = _unless()
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]
 
@@ -310,10 +304,8 @@ class Manifest(ManifestPart):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all fields, hence over every file of the bundle: the identity of this version.
-
-        The fields are hashed as JSON with sorted keys, no white space, and all but ASCII escaped.
-        """
+        """SHA-256 over all fields, hence over every file of the bundle: the identity of this version. The fields are
+        hashed as JSON with sorted keys, no white space, and all but ASCII escaped."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -350,11 +342,8 @@ def check_outside(path: Path) -> None:
 
 
 def read_manifest(bundle: Path) -> Manifest:
-    """Read and validate BUNDLE/manifest.json.
-
-    Raises BundleError when it is missing, not a manifest, of another format version, inconsistent in itself, or not
-    what `manifest_sha256` was written for.
-    """
+    """Read and validate BUNDLE/manifest.json. Raises BundleError when it is missing, not a manifest, of another format
+    version, inconsistent in itself, or not what `manifest_sha256` was written for."""
     path = Path(bundle) / MANIFEST_FILE
     if not Path(bundle).is_dir():
         raise BundleError(f"{bundle}: there is no such folder.", remedy="Give the folder that holds manifest.json.")
@@ -377,11 +366,10 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         value = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise BundleError(f'{path}: "format" must be "{_FORMAT}", found {value!r}.', remedy="This is no bundle.")
     version = record.get("format_version")  # another format may have other fields
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise BundleError(f"{path}: format_version must be a positive integer, found {version!r}.", remedy=_REBUILD)
     if version != FORMAT_VERSION:
-        remedy = _BUILD_AGAIN if version < FORMAT_VERSION else _UPGRADE
-        raise BundleError(f"{path}: format_version is {version}, this software reads {FORMAT_VERSION}.", remedy=remedy)
+        remedy = _UPGRADE if isinstance(version, int) and version > FORMAT_VERSION else _BUILD_AGAIN
+        what = f"{path}: format_version is {version!r}, this software reads {FORMAT_VERSION}."
+        raise BundleError(what, remedy=remedy)
     listed = record.pop(_DIGEST, None)
     try:
         manifest = Manifest.model_validate(record)

@@ -1,27 +1,26 @@
 """A bundle on disk: one folder with everything the online service needs (docs/architecture.md lists its files).
 
 A query bundle has all of them but the two indexes, which a cluster holds (see `artifacts.cluster`). A bundle is one
-version: its parts are made, swapped and verified together.
+version: its parts are made, swapped and verified together. Each check of its files against the manifest yields what it
+found; `Bundle` raises the first, `verify_bundle` lists all.
 """
 
+import hashlib
+import os
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 import numpy as np
+from xxhash import xxh3_128
 
-from lightretriever.artifacts.bundle.checks import (
-    Problem,
-    ProblemError,
-    check_file,
-    check_hash,
-    check_unlisted,
-    differs,
-    raise_first,
-)
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
+    FileInfo,
     Manifest,
     TaskInfo,
     TokenizerInfo,
@@ -32,6 +31,8 @@ from lightretriever.artifacts.dense.index import DenseIndex, load_background
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, JavaError
+from lightretriever.artifacts.files.atomic import new_folder
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
@@ -39,9 +40,73 @@ from lightretriever.artifacts.tokens.idf import load_idf
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
-_WHOLE = (
+HASHES: Final = ("sha256", "xxh3")
+"""The hashes of a file in the manifest; the latter has 128 bits."""
+
+# Large, because a thread waits for the interpreter after each read, and a busy service makes it wait long.
+_BUFFER: Final = 2**23
+_FETCH: Final = "Fetch or build the bundle again."
+_INDEXED: Final = "Build one with index.dense: true."
+# Lucene leaves its lock file behind; it is empty and belongs to whoever last looked at the index.
+_LOCK_FILE: Final = "write.lock"
+_WHOLE: Final = (
     "Give the whole bundle, or serve this one on its cluster: `lightretriever serve --opensearch-url URL --index NAME`."
 )
+
+
+def file_hashes(path: Path, names: Iterable[str] = HASHES) -> dict[str, str]:
+    """Return hashes of a file's content as hex, by name. The file is read once. OSError."""
+    hashes = {name: xxh3_128() if name == "xxh3" else hashlib.new(name) for name in names}
+    buffer = memoryview(bytearray(max(1, min(_BUFFER, path.stat().st_size))))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            for digest in hashes.values():
+                digest.update(buffer[:count])
+    return {name: digest.hexdigest() for name, digest in hashes.items()}
+
+
+def ids_sha256(ids: Iterable[str]) -> str:
+    """Return `Manifest.ids_sha256` of documents in ordinal order: the SHA-256 of their ids joined by line breaks."""
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
+
+
+def list_files(folder: Path) -> dict[str, FileInfo]:
+    """Size and hashes of every file below `folder`, by POSIX path: what `Manifest.files` will hold."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): FileInfo(bytes=path.stat().st_size, **file_hashes(path)) for path in files
+    }
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One inconsistency: the file (relative to the bundle), what is wrong, both values, and what to do."""
+
+    file: str
+    message: str
+    expected: str
+    found: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}: expected {self.expected}, found {self.found}. {self.remedy}"
+
+
+class ProblemError(BundleError):
+    """A part of the bundle in the folder `root` has a `problem`."""
+
+    def __init__(self, root: Path, problem: Problem) -> None:
+        super().__init__(
+            f"{root / problem.file}: {problem.message}: expected {problem.expected}, found {problem.found}.",
+            remedy=problem.remedy,
+        )
+        self.problem = problem
+
+
+def differs(file: str, message: str, expected: object, found: object, remedy: str = _FETCH) -> Iterator[Problem]:
+    """A problem when the two values are not equal."""
+    if expected != found:
+        yield Problem(file, message, str(expected), str(found), remedy)
 
 
 class Bundle:
@@ -57,17 +122,13 @@ class Bundle:
     def open(cls, path: Path, *, indexes: bool = True) -> "Bundle":
         """Read the manifest and check what is cheap: every file is there, as long as listed, and nothing else is;
         tables have the right shape, IDF weights are usable. Hashes are left to `check_hashes` and `verify_bundle`.
-
-        Without `indexes` those of Faiss and Lucene are ignored, and may be missing, as in a query bundle.
-        Raises BundleError that names the file, both values and the remedy.
-        """
-        path = Path(path)
-        manifest = read_manifest(path)
-        bundle = cls(path, manifest, indexes=indexes)
+        Without `indexes` those of Faiss and Lucene are ignored, and may be missing, as in a query bundle. Raises
+        BundleError that names the file, both values and the remedy."""
+        bundle = cls(Path(path), read_manifest(path), indexes=indexes)
+        path, manifest = bundle.path, bundle.manifest
         if indexes and not any((path / file).exists() for file in index_files(manifest)):
             raise BundleError(f"{path}: this is a query bundle, it has no indexes.", remedy=_WHOLE)
-        raise_first(path, chain.from_iterable(check_file(path, manifest, file) for file in bundle.files))
-        raise_first(path, check_unlisted(path, manifest))
+        bundle._refuse(*map(bundle.check_file, bundle.files), bundle.unlisted())
         if manifest.dense is not None:
             for task in manifest.tasks:
                 bundle.table(task)
@@ -75,14 +136,50 @@ class Bundle:
         return bundle
 
     def check_hashes(self) -> None:
-        """Read every file, several at a time, and compare it with its hash; this also fills the page cache.
-
-        A bundle with the right hashes is byte for byte what was written. Raises BundleError that names the file.
-        """
+        """Read every file, several at a time, and compare it with its XXH3; this also fills the page cache. A bundle
+        with the right hashes is byte for byte what was written. Raises BundleError that names the file."""
         with ThreadPoolExecutor() as threads:
-            of_file = partial(check_hash, self.path, self.manifest, forged=False)
-            problems = threads.map(lambda file: list(of_file(file)), self.files)
-            raise_first(self.path, chain.from_iterable(problems))
+            self._refuse(*threads.map(lambda file: list(self.check_hash(file, ["xxh3"])), self.files))
+
+    def check_file(self, file: str) -> Iterator[Problem]:
+        """Check whether a listed file is there, inside the bundle, a regular file, and as long as it should be."""
+        path, size = self.path / file, f"{self.manifest.files[file].bytes} bytes"
+        real = Path(os.path.realpath(path))  # unlike resolve(), it raises nothing for a link to itself
+        if not real.is_relative_to(os.path.realpath(self.path)):
+            remedy = "Copy the file itself there."
+            yield Problem(file, "a link leaves the bundle", f"a file below {self.path}", str(real), remedy)
+        elif not path.exists():
+            yield Problem(file, "the file is missing", size, "no file", _FETCH)
+        elif not path.is_file():
+            yield Problem(file, "not a regular file", size, "something else", _FETCH)
+        else:
+            yield from differs(file, "wrong size", size, f"{path.stat().st_size} bytes")
+
+    def unlisted(self) -> Iterator[Problem]:
+        """Return the files that lie in the bundle's folder but are not part of it."""
+        listed = {*self.manifest.files, MANIFEST_FILE, f"{self.manifest.sparse.directory}/{_LOCK_FILE}"}
+        for path in sorted(path for path in self.path.rglob("*") if not path.is_dir()):
+            file = path.relative_to(self.path).as_posix()
+            if file not in listed:
+                yield Problem(file, "the manifest does not list it", "no such file", "a file", "Remove the file.")
+
+    def check_hash(self, file: str, names: Sequence[str] = HASHES) -> Iterator[Problem]:
+        """Compare the content of a file with its hashes of these names. XXH3 finds any damage several times as fast as
+        SHA-256, but no forgery."""
+        try:
+            hashes = file_hashes(self.path / file, names)
+        except OSError as error:
+            yield Problem(file, "the file can't be read", "a readable file", str(error.strerror), _FETCH)
+            return
+        for name in names:
+            if (expected := getattr(self.manifest.files[file], name)) != hashes[name]:
+                yield Problem(file, f"wrong {name}, the content was changed", expected, hashes[name], _FETCH)
+                return
+
+    def _refuse(self, *problems: Iterable[Problem]) -> None:
+        """Raise ProblemError for the first problem, if there is one."""
+        for problem in chain.from_iterable(problems):
+            raise ProblemError(self.path, problem)
 
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer of dense queries. Raises BundleError when it is not the one the tables were made with."""
@@ -103,7 +200,7 @@ class Bundle:
 
     def _compare(self, file: str, message: str, expected: object, found: object) -> None:
         """Raise BundleError where a part is not what the manifest says."""
-        raise_first(self.path, differs(file, message, expected, found))
+        self._refuse(differs(file, message, expected, found))
 
     def vocabulary(self, tokenizer: TextTokenizer) -> Vocabulary:
         """The vocabulary of the sparse leg; `tokenizer` is that of the dense leg. Raises BundleError where the tokens
@@ -128,7 +225,7 @@ class Bundle:
         for a table of another shape or number type."""
         info = self.task(task)
         if info.file is None:
-            raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
+            raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy=_INDEXED)
         table, shape = TokenTable.open(self.path / info.file), (self.manifest.vocab_size, self.manifest.dimension)
         self._compare(info.file, "wrong shape (token ids, dimension)", shape, table.shape)
         self._compare(info.file, "wrong number type", info.dtype, table.dtype)
@@ -154,7 +251,7 @@ class Bundle:
         """The Faiss index, memory-mapped, with the manifest's search parameters set. Raises BundleError for a bundle
         without a dense leg."""
         if (info := self.manifest.dense) is None:
-            raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy="Build one with index.dense: true.")
+            raise BundleError(f"{self.path}: the bundle has no dense leg.", remedy=_INDEXED)
         index = DenseIndex.open(self.path / info.file, info.parameters)
         self._compare(info.file, "wrong number of documents", self.manifest.documents, index.count)
         self._compare(info.file, "wrong dimension", self.manifest.dimension, index.dimension)
@@ -192,3 +289,24 @@ def index_files(manifest: Manifest) -> set[str]:
     folder = PurePosixPath(manifest.sparse.directory)
     dense = set() if manifest.dense is None else {manifest.dense.file}
     return dense | {file for file in manifest.files if folder in PurePosixPath(file).parents}
+
+
+def unpack(archive: Path, target: Path) -> bool:
+    """Unpack a bundle in one file, an xz-compressed tar archive, to the folder `target`, all or nothing; False if it is
+    there. The archive's SHA-256 is kept beside `target`, so that another archive is unpacked again. BundleError for an
+    archive that is cut off or empty, for a member that leads out of `target`, and when `target` is in the way.
+    OSError."""
+    stamp = target.with_name(f".{target.name}.sha256")
+    digest = file_sha256(archive)
+    if target.is_dir() and stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
+        return False
+    with new_folder(target, overwrite=True, marker=MANIFEST_FILE) as folder:
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder, filter="data")
+        except (tarfile.TarError, EOFError) as error:
+            raise BundleError(f"{archive}: not a whole archive: {error}.", remedy="Fetch it again.") from error
+        if not (folder / MANIFEST_FILE).is_file():
+            raise BundleError(f"{archive}: there is no {MANIFEST_FILE} in it.", remedy="Fetch it again.")
+    stamp.write_text(digest, encoding="ascii")
+    return True

@@ -1,20 +1,10 @@
 """Check whether a bundle is exactly what its manifest says, down to every byte and every count."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from lightretriever.artifacts.bundle.checks import (
-    Problem,
-    ProblemError,
-    check_file,
-    check_hash,
-    check_unlisted,
-    differs,
-    ids_sha256,
-)
 from lightretriever.artifacts.bundle.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,
@@ -23,7 +13,13 @@ from lightretriever.artifacts.bundle.manifest import (
     read_manifest,
     table_files,
 )
-from lightretriever.artifacts.bundle.reader import Bundle, index_files
+from lightretriever.artifacts.bundle.reader import (
+    Bundle,
+    Problem,
+    ProblemError,
+    differs,
+    ids_sha256,
+)
 from lightretriever.artifacts.documents.bounds import new_names
 from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.documents.fields import indexed_values
@@ -39,15 +35,14 @@ _REBUILD = "Build the bundle again."
 
 
 def verify_bundle(path: Path, seen: Callable[[int], object] = lambda _: None, *, indexes: bool = True) -> list[Problem]:
-    """Everything that is wrong with the bundle in the folder `path`; an empty list when it is sound.
+    """Return everything that is wrong with the bundle in the folder `path`.
 
-    Every file is read and hashed. What is inside a file is looked at only when its hash is right: tables (shape, type,
-    finite values), head queries, IDF weights, tokenizer against tables, and the numbers of documents in Faiss, in
-    Lucene and in the manifest; in Lucene also its own checksums, and ids and documents one by one. Damaged content
-    gives problems, never an exception. JavaError if Java can't start, which says nothing of the bundle.
+    Every file is hashed. What is inside one is looked at only when its hash is right: tables (shape, type, finite
+    values), head queries, IDF weights, tokenizer against tables, numbers of documents; in Lucene its checksums, and
+    ids and documents one by one. Damaged content gives problems, never an exception. JavaError if Java can't start.
 
-    `seen` is told bytes when they are done with: those of every file when it is hashed, and again when what is inside
-    was looked at. Without `indexes` it is a query bundle: those of Faiss and Lucene are ignored.
+    `seen` is told the bytes of every file when it is hashed, and again when what is inside was looked at. Without
+    `indexes` it is a query bundle: those of Faiss and Lucene are ignored.
     """
     path = Path(path)
     try:
@@ -57,56 +52,48 @@ def verify_bundle(path: Path, seen: Callable[[int], object] = lambda _: None, *,
         return [Problem(MANIFEST_FILE, "the manifest can't be used", expected, error.message.rstrip("."), error.remedy)]
     if indexes:
         start_jvm()
-    problems = list(check_unlisted(path, manifest))
-    sound: set[str] = set()
     bundle = Bundle(path, manifest, indexes=indexes)
+    problems, sound = list(bundle.unlisted()), set[str]()
     for file in bundle.files:
-        file_problems = list(check_file(path, manifest, file)) or list(check_hash(path, manifest, file))
-        problems += file_problems
-        seen(manifest.files[file].bytes)
-        if not file_problems:
+        if found := list(bundle.check_file(file)) or list(bundle.check_hash(file)):
+            problems += found
+        else:
             sound.add(file)
-    for part, files, check in _parts(manifest):
+        seen(manifest.files[file].bytes)
+    for part, files, found_inside in _parts(bundle):
         if sound.issuperset(files):
-            problems += _guarded(part, check, bundle)
-        for file in files if indexes or not index_files(manifest).issuperset(files) else ():
-            seen(manifest.files[file].bytes)
+            problems += _guarded(part, found_inside)
+        seen(sum(manifest.files[file].bytes for file in files if file in bundle.files))
     return problems
 
 
-Check = Callable[[Bundle], Iterator[Problem]]
-
-
-def _parts(manifest: Manifest) -> Iterator[tuple[str, list[str], Check]]:
-    """Each part of a bundle: its name, the files that must be sound before it is opened, and its check."""
-    for tokenizer in (manifest.tokenizer, manifest.sparse.tokenizer):
-        if tokenizer is not None:
-            yield (
-                tokenizer.file,
-                [tokenizer.file],
-                partial(_opened, opening=partial(Bundle.read_tokenizer, info=tokenizer)),
-            )
+def _parts(bundle: Bundle) -> Iterator[tuple[str, list[str], Iterator[Problem]]]:
+    """Return each part of a bundle: its name, the files that must be sound before it is opened, and its problems, which
+    are looked for when they are asked for."""
+    manifest, dense, sparse = bundle.manifest, bundle.manifest.dense, bundle.manifest.sparse
+    for tokenizer in filter(None, (manifest.tokenizer, sparse.tokenizer)):
+        yield tokenizer.file, [tokenizer.file], _opened(bundle.read_tokenizer, tokenizer)
     for task, info in manifest.tasks.items():
         if files := table_files(info):
-            yield files[0], files, partial(_table, task=task)
+            yield files[0], files, _table(bundle, task)
         if info.head is not None:
             files = head_files(task)
-            yield files[0], files, partial(_head, task=task)
-    if manifest.dense is not None:
-        yield manifest.dense.file, [manifest.dense.file], _dense
-        if manifest.dense.background is not None:
-            yield manifest.dense.background, [manifest.dense.background], partial(_opened, opening=Bundle.background)
-    if manifest.sparse.idf is not None:
-        yield manifest.sparse.idf, [manifest.sparse.idf], partial(_opened, opening=Bundle.idf)
-    folder = manifest.sparse.directory
-    yield folder, [file for file in manifest.files if file.startswith(f"{folder}/")], _sparse
+            yield files[0], files, _head(bundle, task)
+    if dense is not None:
+        yield dense.file, [dense.file], _dense(bundle, dense.file)
+        if dense.background is not None:
+            yield dense.background, [dense.background], _opened(bundle.background)
+    if sparse.idf is not None:
+        yield sparse.idf, [sparse.idf], _opened(bundle.idf)
+    files = [file for file in manifest.files if file.startswith(f"{sparse.directory}/")]
+    yield sparse.directory, files, _sparse(bundle)
 
 
-def _guarded(part: str, check: Check, bundle: Bundle) -> list[Problem]:
-    """The problems of a part; one that can't be read at all is a problem too."""
-    problems: list[Problem] = []
+def _guarded(part: str, found: Iterator[Problem]) -> list[Problem]:
+    """Return the problems of a part; one that can't be read at all is a problem too."""
+    problems = list[Problem]()
     try:
-        problems.extend(check(bundle))
+        problems.extend(found)
     except ProblemError as error:
         problems.append(error.problem)
     except LightRetrieverError as error:
@@ -118,9 +105,9 @@ def _guarded(part: str, check: Check, bundle: Bundle) -> list[Problem]:
     return problems
 
 
-def _opened(bundle: Bundle, opening: Callable[[Bundle], object]) -> Iterator[Problem]:
+def _opened(opening: Callable[..., object], *given: object) -> Iterator[Problem]:
     """A part that is checked whole when it is opened."""
-    opening(bundle)
+    opening(*given)
     yield from ()
 
 
@@ -142,10 +129,10 @@ def _head(bundle: Bundle, task: str) -> Iterator[Problem]:
         yield Problem(file, "the values of a head query are impossible", expected, repr(bad[:80]), _REBUILD)
 
 
-def _dense(bundle: Bundle) -> Iterator[Problem]:
+def _dense(bundle: Bundle, file: str) -> Iterator[Problem]:
     """Check whether each document's vector has about the length 1 (the first that has not). Quantised vectors are
     shorter or longer by what the index rounds."""
-    index, file = bundle.dense(), "" if bundle.manifest.dense is None else bundle.manifest.dense.file
+    index = bundle.dense()
     for start in range(0, index.count, _CHUNK):
         ordinals = np.arange(start, min(start + _CHUNK, index.count))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below

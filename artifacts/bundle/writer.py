@@ -1,7 +1,16 @@
-"""Writing a bundle: what encodes queries, the documents with their impacts and vectors, then the manifest."""
+"""Writing a bundle: what encodes queries, the documents with their impacts and vectors, then the manifest.
 
+The dense leg is laid out and measured by queries: real ones, or made of documents. Unrelated ones, a few words of the
+tokenizer's vocabulary drawn at random, set the thresholds of a match, as the scores of their best documents mean
+nothing: a document is a weak match from the score that one such query in 20 reaches, a strong one from that of one in
+200.
+"""
+
+import os
+import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +20,6 @@ import numpy as np
 import orjson
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
-from lightretriever.artifacts.bundle.checks import ids_sha256, list_files
 from lightretriever.artifacts.bundle.manifest import (
     MANIFEST_FILE,
     CorpusInfo,
@@ -21,6 +29,7 @@ from lightretriever.artifacts.bundle.manifest import (
     LegWeights,
     LiveInfo,
     Manifest,
+    MatchThresholds,
     ModelInfo,
     SparseInfo,
     TaskInfo,
@@ -29,8 +38,7 @@ from lightretriever.artifacts.bundle.manifest import (
     head_files,
     table_file,
 )
-from lightretriever.artifacts.bundle.query_sample import QuerySample, match_thresholds, query_vectors
-from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.reader import Bundle, ids_sha256, list_files
 from lightretriever.artifacts.bundle.software import generator
 from lightretriever.artifacts.dense.build import (
     build_dense_index,
@@ -41,16 +49,15 @@ from lightretriever.artifacts.dense.build import (
 )
 from lightretriever.artifacts.dense.index import BACKGROUND_FILE, DenseIndex, background_ordinals
 from lightretriever.artifacts.documents.fields import FieldKind
-from lightretriever.artifacts.dtypes import Float32Array, FloatArray
+from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import write_array
-from lightretriever.artifacts.files.atomic import new_folder
-from lightretriever.artifacts.files.atomic import writing
+from lightretriever.artifacts.files.atomic import new_folder, writing
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
-from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, write_table
+from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, count_each, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 _TOKENIZER_FILE: Final = "tokenizer.json"
@@ -82,15 +89,12 @@ class DenseSettings(NamedTuple):
 class BundleContent:
     """The content of a bundle to be written.
 
-    `tokenizer_file` makes the tokens of the `tables`, one of each task, whose number type will be `table_dtype`.
-    `dimension` is D: table rows and document vectors are cut to their first D values (Matryoshka), and the latter
-    normalised again. Without `dense`, the bundle has no vectors and no tables, and searches its sparse leg alone.
-    `documents` is consumed once, batch by batch; `sparse` says what their terms and impacts are, and gets its files
-    when they are written: with `idf` (V,) a token of a query weighs count times IDF, and `sparse_tokenizer_file` makes
-    the tokens where another model made the impacts than the vectors. `weights` of dense and sparse are for requests
-    that name none (None: the service's). `fields` are those to filter and count by. `examples` are queries to try,
-    which the search page offers. `bare` is that of `TokenizerInfo`. `live` says which changes of a journal
-    are among the documents.
+    `tokenizer_file` makes the tokens of the `tables`, one of each task, whose number type will be `table_dtype`. Table
+    rows and document vectors are cut to their first `dimension` values (Matryoshka), and the latter normalised again.
+    Without `dense`, the bundle has no vectors and no tables. `documents` is consumed once; `sparse` says what their
+    terms and impacts are, and gets its files when they are written: with `idf` (V,) a token of a query weighs count
+    times IDF, and `sparse_tokenizer_file` makes the tokens where another model made the impacts than the vectors.
+    Without `weights`, those of the service count. The rest is as in `Manifest` and `TokenizerInfo`.
     """
 
     name: str
@@ -115,13 +119,10 @@ class BundleContent:
 
 
 def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = False) -> Bundle:
-    """Write a bundle to the folder `target`, which appears whole or not at all, and open it.
-
-    With `overwrite`, an older bundle is replaced, and stays in place until the new one is complete. Raises CorpusError
-    for documents that can't be used, RecipeError for settings that don't fit each other, BundleError when `target` is
-    in the way, for a tokenizer that is none, for a table or `idf` of another number of token ids, and for values that
-    can't be stored.
-    """
+    """Write a bundle to the folder `target`, which appears whole or not at all, and open it. `overwrite` replaces an
+    older one. Raises CorpusError for documents that can't be used, RecipeError for settings that don't fit each other,
+    BundleError when `target` is in the way, for a tokenizer that is none, for a table or `idf` of another number of
+    token ids, and for values that can't be stored."""
     check_outside(target)
     for task, table_input in content.tables.items():
         if table_input.rows.ndim != 2 or not 1 <= content.dimension <= table_input.rows.shape[1]:
@@ -223,7 +224,7 @@ def _write_table(folder: Path, content: BundleContent, task: str, tokenizer: Tex
 
 def _write_documents(
     folder: Path, content: BundleContent, vocabulary: Vocabulary
-) -> tuple[list[str], set[str], QuerySample]:
+) -> tuple[list[str], set[str], "QuerySample"]:
     """Write the Lucene index, and the raw vectors for `_write_dense`. Return ids, names of all fields, and a sample."""
     tokens = 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
     dimension = 0 if content.dense is None else content.dimension
@@ -277,10 +278,8 @@ def _write_dense(
 
 
 def write_query_bundle(bundle: Bundle, target: Path, *, overwrite: bool = False) -> Bundle:
-    """Copy all files but the two indexes into the folder `target`, which appears whole or not at all.
-
-    The manifest stays the same, and so does the version. Raises BundleError when `target` is in the way.
-    """
+    """Copy all files but the two indexes into the folder `target`, which appears whole or not at all. The manifest
+    stays the same, and so does the version. Raises BundleError when `target` is in the way."""
     check_outside(target)
     part = Bundle(bundle.path, bundle.manifest, indexes=False)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
@@ -288,3 +287,79 @@ def write_query_bundle(bundle: Bundle, target: Path, *, overwrite: bool = False)
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(bundle.path / file, folder / file)
     return Bundle.open(target, indexes=False)
+
+
+_MAX_SAMPLED: Final = 512  # queries
+_TERMS: Final = 8  # of a document, for a query
+
+
+class QuerySample:
+    """Queries made of the terms of documents from all over a corpus of unknown length: fewer than 512, every s-th."""
+
+    def __init__(self) -> None:
+        self._terms: list[list[str]] = []
+        self._stride = 1  # a power of two
+        self._count = 0
+
+    def add(self, batch: EncodedBatch) -> None:
+        """Add the next documents of the corpus. Of those in the sample, the 8 terms of the largest impact are kept."""
+        for row in range(len(batch.ids)):
+            self._count += 1
+            if (self._count - 1) % self._stride:
+                continue
+            part = slice(batch.indptr[row], batch.indptr[row + 1])
+            best = np.argsort(-batch.impacts[part].astype(np.int64), kind="stable")[:_TERMS]
+            terms = batch.terms[part][best].tolist()
+            self._terms.append([str(term) if batch.names is None else batch.names[term] for term in terms])
+            if len(self._terms) == _MAX_SAMPLED:
+                self._terms = self._terms[::2]
+                self._stride *= 2
+
+    def queries(self, table: TokenTable, tokenizer: TextTokenizer, spelt: Callable[[str], str]) -> Float32Array:
+        """The query vectors, float32 (q, D) of length 1; documents without terms or direction give none. `spelt` gives
+        a term as text, of which `tokenizer` makes the table's tokens."""
+        return query_vectors(table, tokenizer.as_queries(" ".join(map(spelt, terms)) for terms in self._terms))
+
+
+def query_vectors(table: TokenTable, queries: Iterable[Int32Array]) -> Float32Array:
+    """The vectors of queries, given as token ids (n,), as the service encodes them: float32 (q, D) of length 1. A query
+    without tokens, or whose rows add up to zero, gives none."""
+    ids = list(queries)
+    lengths = np.array([query.size for query in ids], dtype=np.int64)
+    bounds, terms, counts = count_each(np.concatenate([np.empty(0, np.int32), *ids]), lengths)
+    vectors, norms = table.directions(bounds, terms, counts.astype(np.float32))
+    return vectors[norms > 0]
+
+
+_QUERIES: Final = 1000
+_LENGTHS: Final = (2, 4, 6, 8)  # words
+_MIN_WORDS: Final = 1000  # a smaller vocabulary was made of the corpus, whose words it would repeat
+_QUANTILES: Final = (0.95, 0.995)  # of weak and strong matches
+# Whole words of at least three letters. Where a tokenizer has a sign for the space before a word, they begin with it.
+_SPACED: Final = re.compile(r"[Ġ▁][^\W\d_]{3,}")
+_PLAIN: Final = re.compile(r"[^\W\d_]{3,}")
+
+
+def match_thresholds(index: DenseIndex, table: TokenTable, tokenizer: TextTokenizer) -> MatchThresholds | None:
+    """The thresholds of a task with this table; None if its tokenizer has too few words."""
+    vectors = query_vectors(table, unrelated_queries(tokenizer))
+    if not len(vectors):
+        return None
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        best = np.concatenate(list(threads.map(lambda query: index.search(query, 1)[1], vectors)))  # may find nothing
+    if not best.size:
+        return None
+    weak, strong = np.quantile(best, _QUANTILES).round(4).tolist()
+    return MatchThresholds(weak=weak, strong=strong, queries=best.size)
+
+
+def unrelated_queries(tokenizer: TextTokenizer) -> list[Int32Array]:
+    """1,000 queries of 2, 4, 6 and 8 random words, as token ids (n,); none if the tokenizer has fewer than 1,000 words.
+    The same tokenizer gives the same queries."""
+    spelt = [tokenizer.token(token) for token in range(tokenizer.vocab_size)]
+    for pattern in (_SPACED, _PLAIN):
+        words = np.array([token for token, text in enumerate(spelt) if pattern.fullmatch(text)], np.int32)
+        if len(words) >= _MIN_WORDS:
+            random = np.random.default_rng(0)
+            return [random.choice(words, _LENGTHS[number % len(_LENGTHS)]) for number in range(_QUERIES)]
+    return []

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from lightretriever.artifacts.bundle.archive import unpack as unpack_archive
+from lightretriever.artifacts.bundle.reader import unpack as unpack_archive
 from lightretriever.artifacts.errors import BundleError, DiskError
 from lightretriever.service.collections.collections import DEFAULT
 from lightretriever.service.serving.server import run

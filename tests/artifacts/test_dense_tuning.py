@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.query_sample import QuerySample
+from lightretriever.artifacts.bundle.writer import QuerySample
 from lightretriever.artifacts.dense.build import MIN_RECALL, build_dense_index, choose_parameters, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.tokens.table import TokenTable, write_table

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from lightretriever.artifacts.bundle.manifest import MatchThresholds, read_manifest
-from lightretriever.artifacts.bundle.query_sample import query_vectors, unrelated_queries
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.bundle.writer import query_vectors, unrelated_queries
 from tests.support.meaning import TEXTS, make_meaningful_bundle
 from tests.support.tiny import make_tiny_bundle
 

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from lightretriever.artifacts.bundle.checks import Problem
-from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.reader import Bundle, Problem
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.errors import BundleError
@@ -56,21 +55,16 @@ def test_every_file_missing_truncated_or_flipped_is_found(tmp_path: Path) -> Non
     for file, info in bundle.manifest.files.items():
         path = bundle.path / file
         content = path.read_bytes()
-
         for place in (0.0, 0.5, 1.0):
             flip_bit(path, place)
             (problem,) = found_in(bundle.path)
-            assert (problem.file, problem.expected) == (file, info.sha256)
-            assert problem.message == "wrong SHA-256, the content was changed"
-            assert len(problem.found) == 64
+            assert (problem.file, problem.expected, len(problem.found)) == (file, info.sha256, 64)
+            assert problem.message == "wrong sha256, the content was changed"
             path.write_bytes(content)
-
-        for size in (0, info.bytes // 2, info.bytes - 1, info.bytes + 1):
+        for size in (0, info.bytes - 1, info.bytes + 1):
             path.write_bytes((content + b"\0")[:size])
             problem = found_at_once(bundle.path)
-            assert problem.message == "wrong size"
-            assert (problem.file, problem.expected, problem.found) == (file, f"{info.bytes} bytes", f"{size} bytes")
-
+            assert (problem.file, problem.message, problem.found) == (file, "wrong size", f"{size} bytes")
         path.unlink()
         problem = found_at_once(bundle.path)
         assert (problem.file, problem.message, problem.found) == (file, "the file is missing", "no file")
@@ -82,7 +76,6 @@ def test_both_hashes_of_a_file_must_be_right(damaged: Path) -> None:
     edit_manifest(damaged, lambda record: record["files"]["dense.faiss"].update(xxh3="0" * 32))
     (problem,) = found_in(damaged)
     assert (problem.file, problem.expected) == ("dense.faiss", "0" * 32)
-    assert problem.message == "wrong XXH3, the content was changed"
     with raises(BundleError, naming="dense.faiss"):
         Bundle.open(damaged).check_hashes()
 
@@ -103,11 +96,16 @@ def test_what_is_no_regular_file_is_named_at_once(damaged: Path, file: str, kind
         Bundle.open(damaged)
 
 
-def test_a_manifest_without_end_is_not_read(damaged: Path) -> None:
+def test_a_manifest_that_can_not_be_read_is_a_problem(damaged: Path, tmp_path: Path) -> None:
     with (damaged / "manifest.json").open("r+b") as manifest:
         manifest.truncate(1 << 40)
-    (problem,) = found_in(damaged)
-    assert "more than 67,108,864 bytes" in problem.found
+    for path, reason in (
+        (damaged, "more than 67,108,864 bytes"),
+        (tmp_path / "none", "none: there is no such folder"),
+        (tmp_path, "manifest.json: the manifest can't be read: No such file"),
+    ):
+        (problem,) = found_in(path)
+        assert reason in problem.found
 
 
 def test_a_damaged_file_does_not_hide_another(damaged: Path) -> None:
@@ -116,13 +114,6 @@ def test_a_damaged_file_does_not_hide_another(damaged: Path) -> None:
     (damaged / "notes.txt").touch()
     edit_manifest(damaged, lambda record: record.update(ids_sha256="0" * 64))
     assert {problem.file for problem in found_in(damaged)} == {"dense.faiss", "tables/fact.npy", "notes.txt", "lucene"}
-
-
-def test_a_missing_bundle_is_a_problem(tmp_path: Path) -> None:
-    (problem,) = found_in(tmp_path / "none")
-    assert "none: there is no such folder" in problem.found
-    (problem,) = found_in(tmp_path)
-    assert "manifest.json: the manifest can't be read: No such file" in problem.found
 
 
 def test_a_link_out_of_the_bundle_is_a_problem(damaged: Path, tiny_path: Path, tmp_path: Path) -> None:
@@ -151,38 +142,40 @@ def test_a_file_that_is_not_listed_is_a_problem(damaged: Path) -> None:
 
 
 TABLE = "tables/fact.npy"
+Damage = Callable[[Path], object]
 
 
-def table(rows: npt.NDArray[np.generic]) -> Callable[[Path], None]:
+def table(rows: npt.NDArray[np.generic]) -> Damage:
     return lambda bundle: np.save(bundle / TABLE, rows)
 
 
-def table_with_nan(bundle: Path) -> None:
-    rows = np.load(bundle / TABLE)
-    rows[17, 3] = np.nan
-    np.save(bundle / TABLE, rows)
-
-
-def background(value: float) -> Callable[[Path], None]:
-    """Vectors with one of this value in the place of all its numbers."""
+def with_value(file: str, row: int, value: float) -> Damage:
+    """An array with one of this value in the place of all numbers of a row."""
 
     def damage(bundle: Path) -> None:
-        vectors = np.load(bundle / "background.npy")
-        vectors[3] = value
-        np.save(bundle / "background.npy", vectors)
+        rows = np.load(bundle / file)
+        rows[row] = value
+        np.save(bundle / file, rows)
 
     return damage
 
 
-def tokenizer(vocab_size: int) -> Callable[[Path], None]:
+def tokenizer(vocab_size: int) -> Damage:
     texts = [document.full_text for document in tiny_documents()]
     return lambda bundle: train_tokenizer(bundle / "tokenizer.json", texts, vocab_size=vocab_size)
 
 
-def vectors(count: int, dimension: int) -> Callable[[Path], None]:
+def vectors(count: int, dimension: int, row: int = 0, value: float | None = None) -> Damage:
+    """Vectors of length 1, but for a row of one value."""
+    rows = np.full((count, dimension), dimension**-0.5, dtype=np.float32)
+    rows[row] = rows[row] if value is None else value
     index = faiss.IndexFlatIP(dimension)
-    index.add(np.full((count, dimension), dimension**-0.5, dtype=np.float32))
+    index.add(rows)
     return lambda bundle: faiss.write_index(index, str(bundle / "dense.faiss"))
+
+
+def content(file: str, damaged: bytes) -> Damage:
+    return lambda bundle: (bundle / file).write_bytes(damaged)
 
 
 @pytest.mark.parametrize(
@@ -195,27 +188,26 @@ def vectors(count: int, dimension: int) -> Callable[[Path], None]:
             (table(rows), TABLE, "can't be opened", None, TABLE)
             for rows in (np.ones(5), np.ones((400, 16)), np.array([b"text"]))
         ),
-        (table_with_nan, TABLE, "row 17 is not finite", None, ""),
+        (with_value(TABLE, 17, np.nan), TABLE, "row 17 is not finite", None, ""),
         (tokenizer(399), "tokenizer.json", "tables/default.npy, tables/fact.npy", "400", "399"),
-        (
-            lambda bundle: (bundle / "tokenizer.json").write_text("{}", encoding="utf-8"),
-            *("tokenizer.json", "", None, "not a tokenizer.json"),
-        ),
+        (content("tokenizer.json", b"{}"), "tokenizer.json", "", None, "not a tokenizer.json"),
         *(
-            (background(change), "background.npy", "", None, found)
-            for change, found in ((np.nan, "length nan"), (0.0, "length 0"), (1e30, "length inf"))
+            (with_value("background.npy", 3, value), "background.npy", "", None, found)
+            for value, found in ((np.nan, "length nan"), (0.0, "length 0"), (1e30, "length inf"))
         ),
         (vectors(119, 16), "dense.faiss", "wrong number of documents", "120", "119"),
         (vectors(120, 8), "dense.faiss", "wrong dimension", "16", "8"),
-        (
-            lambda bundle: (bundle / "dense.faiss").write_bytes(b"IxFI" + b"\xff" * 100),
-            *("dense.faiss", "", None, "not a Faiss index"),
+        *(
+            (vectors(120, 16, row, value), "dense.faiss", f"document {row} has not the length 1", "0.05 to 2", "")
+            for value in (np.nan, np.inf, -np.inf, 0.0, 1e-40, -1e-3, 0.7, 1e4, 3e38)
+            for row in (0, 119)
         ),
+        (content("dense.faiss", b"IxFI" + b"\xff" * 100), "dense.faiss", "", None, "not a Faiss index"),
         (lambda bundle: (bundle / "lucene" / "segments_1").unlink(), "lucene", "can't be opened", None, ""),
     ],
 )
 def test_what_is_wrong_inside_a_file_is_named(
-    damaged: Path, damage: Callable[[Path], object], file: str, message: str, expected: str | None, found: str
+    damaged: Path, damage: Damage, file: str, message: str, expected: str | None, found: str
 ) -> None:
     damage(damaged)
     resign(damaged)
@@ -227,35 +219,10 @@ def test_what_is_wrong_inside_a_file_is_named(
     assert found in problem.found
 
 
-def with_vector(bundle: Path, row: int, value: float) -> None:
-    """Write a vector of one value in place of a document's."""
-    index = faiss.read_index(str(bundle / "dense.faiss"))
-    rows = index.reconstruct_n(0, index.ntotal)
-    rows[row] = value
-    index.reset()
-    index.add(rows)
-    faiss.write_index(index, str(bundle / "dense.faiss"))
-    resign(bundle)
-
-
-VALUES = [np.nan, np.inf, -np.inf, 0.0, 1e-40, -1e-3, 0.7, 1e4, 3e38]
-
-
-@pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("row", [0, 119])
-def test_a_vector_of_another_length_than_1_is_named(damaged: Path, value: float, row: int) -> None:
-    with_vector(damaged, row, value)
-    (problem,) = found_in(damaged)
-    assert (problem.file, problem.message) == ("dense.faiss", f"the vector of document {row} has not the length 1")
-    assert problem.expected == "0.05 to 2"
-
-
 def test_a_row_of_a_table_is_not_huge(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle", documents=20, table_dtype="float32")
     for value in (3e38, -2e9):
-        rows = np.load(bundle.path / TABLE)
-        rows[5, 2] = value
-        np.save(bundle.path / TABLE, rows)
+        with_value(TABLE, 5, value)(bundle.path)
         resign(bundle.path)
         (problem,) = found_in(bundle.path)
         assert (problem.file, problem.message) == (TABLE, "row 5 is not finite, or huge")
@@ -304,51 +271,47 @@ def test_the_fields_are_of_their_kinds(
             Bundle.open(changed).sparse()
 
 
-def test_terms_of_another_vocabulary(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "term"), [("words", "two words"), ("tokens", "400000"), ("tokens", "fox")])
+def test_terms_of_another_vocabulary(tmp_path: Path, kind: VocabularyKind, term: str) -> None:
     """Ids that the tokenizer lacks are noticed, too."""
-    bad: list[tuple[VocabularyKind, str]] = [("words", "two words"), ("tokens", "400000"), ("tokens", "fox")]
-    for kind, term in bad:
-        bundle = make_tiny_bundle(tmp_path / term, documents=20, vocabulary=kind)
-        documents = tiny_documents(20)
-        for file in (bundle.path / "lucene").iterdir():
-            file.unlink()
-        with ImpactIndexWriter(bundle.path / "lucene") as writer:
-            rows = (np.arange(21), np.zeros(20, np.int32), np.ones(20, np.int32))
-            writer.add([one.id for one in documents], [one.raw for one in documents], *rows, [term])
-        resign(bundle.path)
-        (problem,) = found_in(bundle.path)
-        assert (problem.file, problem.message) == ("lucene", "a term is not of the vocabulary")
-        assert problem.expected == f"terms of the vocabulary {kind}"
-        assert repr(term) in problem.found
+    bundle, documents = make_tiny_bundle(tmp_path / "b", documents=20, vocabulary=kind), tiny_documents(20)
+    for file in (bundle.path / "lucene").iterdir():
+        file.unlink()
+    with ImpactIndexWriter(bundle.path / "lucene") as writer:
+        rows = (np.arange(21), np.zeros(20, np.int32), np.ones(20, np.int32))
+        writer.add([one.id for one in documents], [one.raw for one in documents], *rows, [term])
+    resign(bundle.path)
+    (problem,) = found_in(bundle.path)
+    assert (problem.file, problem.message) == ("lucene", "a term is not of the vocabulary")
+    assert repr(term) in problem.found
 
 
-OTHER_IDS = "ids or their order differ (SHA-256 of all ids)"
-Change = Callable[[list[str], list[bytes]], tuple[list[str], list[bytes]]]
+Lists = tuple[list[str], list[bytes]]
 
 
 @pytest.mark.parametrize(
-    ("change", "wanted"),
+    ("change", "message", "expected", "found"),
     [
+        (lambda ids, raws: (ids[:-1], raws[:-1]), "wrong number of documents", "120", "119"),
         (
-            lambda ids, raws: (ids[:-1], raws[:-1]),
-            {"wrong number of documents": ("120", "119")},
+            lambda ids, raws: ([*ids[1::-1], *ids[2:]], [*raws[1::-1], *raws[2:]]),
+            *("ids or their order differ (SHA-256 of all ids)", "IDS", ""),
         ),
-        (lambda ids, raws: ([*ids[1::-1], *ids[2:]], [*raws[1::-1], *raws[2:]]), {OTHER_IDS: ("IDS", "")}),
         (
             lambda ids, raws: (ids, [*raws[:3], *raws[4:2:-1], *raws[5:]]),
-            {"document 3 is stored under another id": ("greek", "'cjk'")},
+            *("document 3 is stored under another id", "greek", "'cjk'"),
         ),
-        (lambda ids, raws: (ids, [*raws[:3], b"[1, 2", *raws[4:]]), {"document 3 can't be served": ("greek", "")}),
+        (lambda ids, raws: (ids, [*raws[:3], b"[1, 2", *raws[4:]]), "document 3 can't be served", "greek", ""),
     ],
 )
-def test_lucene_with_other_documents(damaged: Path, change: Change, wanted: dict[str, tuple[str, str]]) -> None:
-    """The sum of the ids is that of the manifest."""
+def test_lucene_with_other_documents(
+    damaged: Path, change: Callable[[list[str], list[bytes]], Lists], message: str, expected: str, found: str
+) -> None:
     documents, ids_sha256 = tiny_documents(), Bundle.open(damaged).manifest.ids_sha256
     rewrite_lucene(damaged, *change([one.id for one in documents], [one.raw for one in documents]))
-    problems = {problem.message: problem for problem in found_in(damaged)}
-    for message, (expected, found) in wanted.items():
-        assert (problems[message].file, problems[message].expected) == ("lucene", expected.replace("IDS", ids_sha256))
-        assert found in ("", problems[message].found)
+    problem = next(problem for problem in found_in(damaged) if problem.message == message)
+    assert (problem.file, problem.expected) == ("lucene", expected.replace("IDS", ids_sha256))
+    assert found in problem.found
 
 
 def test_lucene_damaged_inside(damaged: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 import pytest
 
-from lightretriever.artifacts.bundle.archive import unpack
+from lightretriever.artifacts.bundle.reader import unpack
 from lightretriever.artifacts.sparse.jvm import SEARCH_HEAP_MB
 from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure

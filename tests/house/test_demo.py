@@ -15,8 +15,7 @@ import pytest
 
 from demo import demo_corpus
 from demo.pack import pack
-from lightretriever.artifacts.bundle.archive import unpack
-from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.reader import Bundle, unpack
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.service.commands.demo import ARCHIVE, EXAMPLE, unpack_demo
