@@ -28,17 +28,16 @@ from lightretriever.artifacts.cli.runner import (
     report_skipped,
     running,
 )
-from lightretriever.artifacts.cluster.schema import Engine
 from lightretriever.artifacts.corpus.beir import Corpus, read_ids, read_queries
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import BundleError, DocumentError, RecipeError, importing
 from lightretriever.artifacts.files.atomic import check_target
 from lightretriever.artifacts.live.compact import compact as compact_bundle
 from lightretriever.artifacts.live.documents import LiveDocuments, check_names
-from lightretriever.artifacts.live.restore import restore as restore_journal
+from lightretriever.artifacts.live.documents import delete as delete_documents
+from lightretriever.artifacts.live.documents import upsert as upsert_documents
+from lightretriever.artifacts.live.journal import restore as restore_journal
 from lightretriever.artifacts.live.store import LiveStore
-from lightretriever.artifacts.live.upsert import delete as delete_documents
-from lightretriever.artifacts.live.upsert import upsert as upsert_documents
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.progress import ProgressBar
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
 _BUILT: Final = "The bundle's folder, or the recipe that it was built by."
 _PREFIX: Final = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
 _TIMEOUT_S: Final = 120.0
+_EXAMPLES: Final = 3  # ids that no document had
 
 _TO: Final = typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of the cluster's nodes, by comma.")
 _INDEX: Final = typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias of the index.")
@@ -123,7 +123,6 @@ def push(
     index: Annotated[str, _INDEX],
     shards: Annotated[int, typer.Option(min=1, max=1024, help="Shards of the index.")] = 1,
     replicas: Annotated[int, typer.Option(min=0, max=100, help="Copies of each shard.")] = 1,
-    engine: Annotated[Engine, typer.Option(help="What searches the vectors.")] = "lucene",
     user: UserOption = None,
     ca_file: Annotated[Path | None, _CA_FILE] = None,
     query_bundle: Annotated[
@@ -142,8 +141,7 @@ def push(
             check_outside(query_bundle)
             check_target(query_bundle, overwrite=overwrite, marker=MANIFEST_FILE)
         with closing(_connected(to, user, ca_file)) as cluster:
-            options: dict[str, Any] = {"engine": engine, "shards": shards, "replicas": replicas}
-            summary = push_bundle(opened, cluster, index, delete_old=delete_old, **options)
+            summary = push_bundle(opened, cluster, index, shards=shards, replicas=replicas, delete_old=delete_old)
         if query_bundle is not None:
             write_query_bundle(opened, query_bundle, overwrite=overwrite)
             summary.facts["query_bundle"] = str(query_bundle)
@@ -230,10 +228,12 @@ def delete(
             _opened_target(live, None if bundle is None else _built(bundle), to, user, ca_file, index) as target,
             ProgressBar("delete", total=len(names), unit="ids") as progress,
         ):
-            counts = delete_documents(target.live, names, progress.advance)
-        such = f", such as {', '.join(f'{example!r:.80}' for example in counts.examples)}" if counts.examples else ""
-        line = f"{target.path}: {counts.deleted:,} documents deleted, {counts.missing:,} were not there{such}"
-        job.summary = Summary(target.path, [line], {"index": target.index, **vars(counts)})
+            deleted, missing = delete_documents(target.live, names, progress.advance)
+        examples = missing[:_EXAMPLES]
+        such = f", such as {', '.join(f'{example!r:.80}' for example in examples)}" if examples else ""
+        line = f"{target.path}: {deleted:,} documents deleted, {len(missing):,} were not there{such}"
+        facts = {"index": target.index, "deleted": deleted, "missing": len(missing), "examples": examples}
+        job.summary = Summary(target.path, [line], facts)
 
 
 def compact(
@@ -305,7 +305,7 @@ def _opened_target(
                 yield _Target(str(live), manifest.digest, manifest.digest, manifest.name, store)
     elif live is None and to is not None and index is not None:
         with closing(_connected(to, user, ca_file)) as cluster:
-            from lightretriever.artifacts.cluster.aliases import only_index, read_meta
+            from lightretriever.artifacts.cluster.client import only_index, read_meta
             from lightretriever.artifacts.cluster.live import LiveIndex
 
             name = only_index(cluster, index)

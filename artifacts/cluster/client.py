@@ -1,4 +1,4 @@
-"""The connection to an OpenSearch cluster, its bulk requests, and its errors in our words."""
+"""The connection to an OpenSearch cluster, its bulk requests, its errors in our words, and what an alias stands for."""
 
 import base64
 import logging
@@ -7,7 +7,7 @@ import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import local
 from time import perf_counter
@@ -18,13 +18,13 @@ import orjson
 from opensearchpy import OpenSearch, Transport, exceptions
 from opensearchpy.helpers import streaming_bulk
 from opensearchpy.serializer import JSONSerializer
+from pydantic import ValidationError
 
+from lightretriever.artifacts.cluster.schema import IndexMeta
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError, ConflictError
 
 MIN_VERSION: Final = (2, 19)
-BATCH: Final = 256
-"""Most documents of one bulk request."""
-
+BATCH: Final = 256  # most documents of one bulk request
 _BATCH_BYTES: Final = 16 << 20
 _RETRIES: Final = 8  # after 429, the first after 1 s, then twice as long each time
 _MAX_WAIT_S: Final = 60
@@ -33,9 +33,12 @@ _MAX_REASON: Final = 300
 _CREDENTIALS: Final = "Look at the user and password, or the API key."
 _ADDRESS: Final = (
     "Write http://HOST:PORT or https://HOST:PORT. User and password have settings of their own; before the host, write "
-    "USER:PASSWORD@, with %2F for a slash."
+    "both, USER:PASSWORD@, with %2F for a slash."
 )
+_OPENSEARCH: Final = "Give the address of an OpenSearch cluster."
 _LOGS: Final = "Look at the cluster's logs."
+_INDEX_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
+_PUSH: Final = "Write it: `lightretriever push BUNDLE --to URL --index NAME`."
 _RUNNING: Final = "Look whether it runs, and at the address, its scheme (http or https) and its port."
 
 
@@ -73,8 +76,10 @@ class Cluster:
             raise ClusterError(
                 f"The connection to {self.name} was opened in another process.", remedy="Open one in each process."
             )
-        with _translated(self.name):
+        try:
             yield
+        except exceptions.OpenSearchException as error:
+            raise _in_our_words(self.name, error) from error
 
 
 class _Json(JSONSerializer):
@@ -121,12 +126,10 @@ def connect(
     retry_late: bool = False,
     patience_s: float | None = None,
 ) -> Cluster:
-    """Connect, and check that this is OpenSearch of a version that can be used.
-
-    A request that a node refuses, or can't be sent to it, is sent to another one; with `retry_late` one that is late as
-    well. A node that does not answer for `patience_s`, by default `timeout_s`, is left alone for a minute, if there are
-    others. `connections` are kept open to each node. Raises ClusterError, with what to do.
-    """
+    """Connect, and check that this is OpenSearch of a version that can be used. A request that a node refuses, or can't
+    be sent to it, is sent to another one; with `retry_late` one that is late as well. A node that does not answer for
+    `patience_s`, by default `timeout_s`, is left alone for a minute, if there are others. `connections` are kept open
+    to each node. Raises ClusterError, with what to do."""
     urls = [url.strip().rstrip("/") for url in address.urls.split(",") if url.strip()]
     if not urls:
         raise ClusterError("There is no address of a cluster.", remedy=_ADDRESS)
@@ -151,9 +154,10 @@ def connect(
         ca_certs=None if address.ca_file is None else str(address.ca_file),
     )
     try:
-        with _translated(name):
+        cluster = Cluster(client, name, (0, 0))
+        with cluster.translated():
             info = client.info()
-        return Cluster(client, name, _version(info, name))
+        return replace(cluster, version=_version(info, name))
     except BaseException:
         client.close()
         raise
@@ -174,19 +178,18 @@ def _name(number: int, url: str) -> str:
         part = urlsplit(url)
         fits = part.scheme in ("http", "https") and bool(part.hostname) and part.port != 0
         fits = fits and not (part.query or part.fragment or "@" in part.path)
+        fits = fits and part.username != "" and (part.username is None) == (part.password is None)
     except ValueError:  # of the host or the port; it repeats them
         fits = False
     if not fits:
         raise ClusterError(f"Address {number} of the cluster can't be used.", remedy=_ADDRESS)
-    if (part.username is None) != (part.password is None) or part.username == "":
-        raise ClusterError(f"Address {number} of the cluster has a user without a password.", remedy=_ADDRESS)
     return f"{part.scheme}://{part.netloc.rpartition('@')[2]}{part.path}"
 
 
 def _version(info: Any, name: str) -> tuple[int, int]:
     build = info.get("version") if isinstance(info, dict) else None
     if not isinstance(build, dict) or build.get("distribution") != "opensearch":
-        raise ClusterError(f"{name} is not OpenSearch.", remedy="Give the address of an OpenSearch cluster.")
+        raise ClusterError(f"{name} is not OpenSearch.", remedy=_OPENSEARCH)
     number = re.match(r"(\d+)\.(\d+)", str(build.get("number")))
     version = (int(number[1]), int(number[2])) if number else (0, 0)
     if version < MIN_VERSION:
@@ -195,31 +198,26 @@ def _version(info: Any, name: str) -> tuple[int, int]:
     return version
 
 
-@contextmanager
-def _translated(name: str) -> Iterator[None]:
-    try:
-        yield
-    except exceptions.ConnectionTimeout as error:
-        raise ClusterTimeoutError(f"The cluster {name} did not answer in time.", remedy=_RUNNING) from error
-    except exceptions.SSLError as error:
-        remedy = "Name the file of its authority (--ca-file, opensearch_ca_file), and look at the host's name."
-        raise ClusterError(f"The certificate of {name} is not accepted: {_reason(error)}.", remedy=remedy) from error
-    except exceptions.AuthenticationException as error:
-        raise ClusterError(f"The cluster {name} does not know who asks (401).", remedy=_CREDENTIALS) from error
-    except exceptions.AuthorizationException as error:
-        remedy = f"{_CREDENTIALS} A full disk makes indexes read-only, too."
-        raise ClusterError(f"The cluster {name} forbids this (403): {_reason(error)}.", remedy=remedy) from error
-    except exceptions.SerializationError as error:
-        raise ClusterError(
-            f"{name} is not OpenSearch: its answer is no JSON.", remedy="Give the address of an OpenSearch cluster."
-        ) from error
-    except exceptions.TransportError as error:
-        if error.status_code == "N/A":
-            raise ClusterError(f"The cluster {name} can't be reached: {_reason(error)}.", remedy=_RUNNING) from error
-        what = f"The cluster {name} answered {error.status_code}: {_reason(error)}."
-        raise ClusterError(what, remedy=_LOGS) from error
-    except exceptions.OpenSearchException as error:
-        raise ClusterError(f"The cluster {name}: {_reason(error)}.", remedy=_LOGS) from error
+def _in_our_words(name: str, error: exceptions.OpenSearchException) -> ClusterError:
+    reason = _reason(error)
+    match error:
+        case exceptions.ConnectionTimeout():
+            return ClusterTimeoutError(f"The cluster {name} did not answer in time.", remedy=_RUNNING)
+        case exceptions.SSLError():
+            remedy = "Name the file of its authority (--ca-file, opensearch_ca_file), and look at the host's name."
+            return ClusterError(f"The certificate of {name} is not accepted: {reason}.", remedy=remedy)
+        case exceptions.AuthenticationException():
+            return ClusterError(f"The cluster {name} does not know who asks (401).", remedy=_CREDENTIALS)
+        case exceptions.AuthorizationException():
+            remedy = f"{_CREDENTIALS} A full disk makes indexes read-only, too."
+            return ClusterError(f"The cluster {name} forbids this (403): {reason}.", remedy=remedy)
+        case exceptions.SerializationError():
+            return ClusterError(f"{name} is not OpenSearch: its answer is no JSON.", remedy=_OPENSEARCH)
+        case exceptions.TransportError(status_code="N/A"):
+            return ClusterError(f"The cluster {name} can't be reached: {reason}.", remedy=_RUNNING)
+        case exceptions.TransportError():
+            return ClusterError(f"The cluster {name} answered {error.status_code}: {reason}.", remedy=_LOGS)
+    return ClusterError(f"The cluster {name}: {reason}.", remedy=_LOGS)
 
 
 def _reason(error: Exception) -> str:
@@ -265,3 +263,63 @@ def refusal(cluster: Cluster, item: Mapping[str, Any]) -> ClusterError | Conflic
         f"{cluster.name} refused document {item.get('_id')!r} with status {item.get('status')}: {reason!s:.300}.",
         remedy="The index is read-only. A full disk makes it so: free space." if full else _LOAD,
     )
+
+
+def check_name(alias: str) -> None:
+    """Raise ClusterError for what can't be the name of an index."""
+    if not _INDEX_NAME.fullmatch(alias) or alias.startswith("."):
+        raise ClusterError(
+            f"{alias!r:.100} is no name of an index.",
+            remedy="Use at most 200 of: lowercase letters, digits, dots, dashes, underscores; a letter or digit first.",
+        )
+
+
+def indexes_of(cluster: Cluster, alias: str) -> list[str]:
+    """Name the indexes that an alias stands for. ClusterError if it is the name of an index itself."""
+    check_name(alias)
+    with cluster.translated():
+        try:
+            indexes = cluster.client.indices.get_alias(name=alias)
+        except exceptions.NotFoundError:
+            indexes = {}
+        taken = not indexes and cluster.client.indices.exists(index=alias)
+    if taken:
+        remedy = "Choose another name, or remove that index."
+        raise ClusterError(f"{alias} is an index of {cluster.name}, not an alias of one.", remedy=remedy)
+    return sorted(indexes)
+
+
+def only_index(cluster: Cluster, alias: str) -> str:
+    """Name the one index that an alias stands for. ClusterError if there is none or more."""
+    indexes = indexes_of(cluster, alias)
+    if len(indexes) != 1:
+        what = f"the alias of {len(indexes)} indexes ({', '.join(indexes)})" if indexes else "no index"
+        raise ClusterError(f"{alias} is {what} on {cluster.name}; it must be the alias of one.", remedy=_PUSH)
+    return indexes[0]
+
+
+def read_meta(cluster: Cluster, index: str) -> IndexMeta:
+    """Read what an index was written from. ClusterError if it is not one of ours, or of another format."""
+    return read_index(cluster, index)[0]
+
+
+def read_index(cluster: Cluster, index: str, **limit: Any) -> tuple[IndexMeta, str]:
+    """Read what an index was written from, and its UUID, which no other index of its name has had, such as one restored
+    from a snapshot. `limit` may be a `request_timeout` in seconds. ClusterError as in `read_meta`."""
+    with cluster.translated():
+        description: dict[str, Any] = cluster.client.indices.get(index=index, **limit)[index]
+    meta = description["mappings"].get("_meta")
+    try:
+        return IndexMeta.model_validate(meta), description["settings"]["index"]["uuid"]
+    except ValidationError as error:
+        what = "has no _meta of lightretriever" if meta is None else "is of another format"
+        raise ClusterError(f"The index {index} of {cluster.name} {what}.", remedy=_PUSH) from error
+
+
+def switch(cluster: Cluster, alias: str, index: str) -> list[str]:
+    """Make an alias stand for this index alone, in one step, and name those that it stood for before."""
+    before = [name for name in indexes_of(cluster, alias) if name != index]
+    actions: list[dict[str, Any]] = [{"remove": {"index": name, "alias": alias}} for name in before]
+    with cluster.translated():
+        cluster.client.indices.update_aliases(body={"actions": [*actions, {"add": {"index": index, "alias": alias}}]})
+    return before

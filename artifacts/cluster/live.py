@@ -4,15 +4,14 @@ A document is always written whole, over the version that was read, so a change 
 its impacts, nor what another writer has written meanwhile.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
 from time import perf_counter
 from typing import Any, Final
 
-from lightretriever.artifacts.cluster.aliases import only_index, read_index
-from lightretriever.artifacts.cluster.client import BATCH, Cluster, refusal, send
+from lightretriever.artifacts.cluster.client import BATCH, Cluster, only_index, read_index, refusal, send
 from lightretriever.artifacts.cluster.schema import (
     MAX_PLAIN_IMPACT,
     IndexMeta,
@@ -32,11 +31,9 @@ from lightretriever.artifacts.live.documents import (
     Written,
     check_version,
     unencoded,
-    with_new_text,
 )
 
-_HASHES: Final = ("ordinal", "hashes")  # the fields of a document that tell whether it changed
-
+_HASHES: Final = ["ordinal", "hashes"]  # the fields of a document that tell whether it changed
 _ATTEMPTS: Final = 5  # to write over a version that others change meanwhile
 
 
@@ -49,14 +46,19 @@ class Stored(StoredDocument):
     seq_no: int
     primary_term: int
 
+    def equals(self, document: Document) -> bool:
+        """True if it is this document, byte for byte."""
+        return bool(self.source["hashes"] == document_hashes(document.full_text, document.raw))
+
+    def has_text_of(self, document: Document) -> bool:
+        """True if title and text are those of a document."""
+        return bool(self.source["hashes"][0] == document_hashes(document.full_text, document.raw)[0])
+
 
 class LiveIndex(LiveDocuments):
-    """The index that an alias stands for, to be written to. Thread-safe.
-
-    `wait` makes a call return only when searches see the change, which is within a second without it. Calls end by
-    the `perf_counter` time `deadline`. ClusterError if the cluster does not take a change, or if the alias was given to
-    another index meanwhile; ClusterTimeoutError leaves open whether the change was made.
-    """
+    """The index that an alias stands for, to be written to. Thread-safe. Searches see a change within a second.
+    ClusterError if the cluster does not take a change, or if the alias was given to another index meanwhile;
+    ClusterTimeoutError leaves open whether the change was made."""
 
     def __init__(self, cluster: Cluster, alias: str, index: str, meta: IndexMeta) -> None:
         self.cluster = cluster
@@ -67,21 +69,14 @@ class LiveIndex(LiveDocuments):
 
     def get(self, document_id: str, deadline: float) -> Stored | None:
         """Read a document as it is now, whether searches see it or not; None if there is none with this id."""
-        return self._read([document_id], self._present(deadline)[1], deadline)[0]
+        return self._read([document_id], self._present(deadline)[1], deadline, [document_id])[0]
 
-    def compare(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
-        """Return for each document the version that is there, None for none, and whether it is the same."""
-        _, uuid = self._present(inf)
-        pairs = zip(documents, self._read([document.id for document in documents], uuid, fields=_HASHES), strict=True)
-        return [
-            (None, False)
-            if stored is None
-            else (stored.version, stored.source["hashes"] == document_hashes(document.full_text, document.raw))
-            for document, stored in pairs
-        ]
+    def seen(self, ids: Sequence[str], deadline: float = inf) -> list[StoredDocument | None]:
+        """Return documents with their versions and digests; None for an id that no document has."""
+        return [*self._read(ids, self._present(deadline)[1], deadline)]
 
     def write(self, changes: Sequence[Change], deadline: float, *, wait: bool = False) -> list[Result]:
-        """Make changes in their order, and give what became of each."""
+        """Make changes in their order, and return the result of each. With `wait`, searches see them then."""
         results: list[Result] = [None] * len(changes)
         for run in _runs(changes):
             for _ in range(_ATTEMPTS):
@@ -93,18 +88,6 @@ class LiveIndex(LiveDocuments):
                 results[index] = ConflictError(message, remedy="Try again.")
         return results
 
-    def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
-        """Return the indexes of the changes that need a vector and impacts and have neither."""
-        asked = (change for change in changes if change.document and change.vector is None and change.impacts is None)
-        ids = list(dict.fromkeys(change.id for change in asked))
-        stored = dict(zip(ids, self._read(ids, "", deadline, _HASHES) if ids else [], strict=True))
-
-        def has_text(document: Document) -> bool:
-            there = stored[document.id]
-            return there is not None and there.source["hashes"][0] == document_hashes(document.full_text, b"")[0]
-
-        return with_new_text(changes, has_text)
-
     def refresh(self) -> None:
         """Make what was written visible to searches."""
         with self.cluster.translated():
@@ -114,11 +97,13 @@ class LiveIndex(LiveDocuments):
     def _make(
         self, changes: Sequence[Change], run: Sequence[int], results: list[Result], deadline: float, *, wait: bool
     ) -> list[int]:
-        """Make the changes at these places, of different documents, and set their results. Give the places of those
-        that others have changed meanwhile, and that are not for one version alone."""
+        """Make the changes at the indexes `run`, of different documents, and set their results. Return the indexes of
+        those that lost a race and may be repeated."""
         actions, places, again = list[dict[str, Any]](), list[int](), list[int]()
         meta, uuid = self._present(deadline)  # may be another one now, under the same name
-        stored = self._read_for([changes[index] for index in run], uuid, deadline)
+        own = [changes[index] for index in run]
+        kept = {change.id for change in own if change.document is not None and self._incomplete(change)}
+        stored = self._read([change.id for change in own], uuid, deadline, kept)
         for index, there in zip(run, stored, strict=True):
             try:
                 action = self._action(changes[index], there)
@@ -135,7 +120,10 @@ class LiveIndex(LiveDocuments):
             with self.cluster.translated():
                 self.cluster.client.indices.put_mapping(index=self.index, body=body)
         new = {index: there is None for index, there in zip(run, stored, strict=True)}
-        items = send(self.cluster, self.index, actions, **_limits(deadline, wait=wait))
+        options = _limit(deadline) | {"refresh": "wait_for" if wait else "false"}
+        if deadline < inf:  # one that has time is sent again where the cluster is busy
+            options |= {"max_retries": 0, "timeout": f"{max(1, round(options['request_timeout'] * 1e3))}ms"}
+        items = send(self.cluster, self.index, actions, **options)
         for index, item in zip(places, items, strict=True):
             refused = refusal(self.cluster, item)
             if refused is None:
@@ -150,22 +138,9 @@ class LiveIndex(LiveDocuments):
         self.check_alias()
         return again
 
-    def _read_for(self, changes: Sequence[Change], uuid: str, deadline: float) -> list[Stored | None]:
-        """Read what is there of documents that will change: vector and impacts only of those that keep them."""
-        stored = dict(
-            zip(ids := [change.id for change in changes], self._read(ids, uuid, deadline, _HASHES), strict=True)
-        )
-        kept = [
-            change.id
-            for change in changes
-            if change.document is not None
-            and (change.impacts is None or (change.vector is None and self.meta.dimension is not None))
-            and (there := stored[change.id]) is not None
-            and there.source["hashes"][0] == document_hashes(change.document.full_text, b"")[0]
-        ]
-        if kept:
-            stored |= zip(kept, self._read(kept, uuid, deadline), strict=True)
-        return [stored[document_id] for document_id in ids]
+    def _incomplete(self, change: Change) -> bool:
+        """True if a change lacks impacts, or a vector that the index has."""
+        return change.impacts is None or (change.vector is None and self.meta.dimension is not None)
 
     def _action(self, change: Change, stored: Stored | None) -> dict[str, Any] | None:
         """Return the action of a bulk request, None where there is nothing to delete: a document whole, with the vector
@@ -176,27 +151,21 @@ class LiveIndex(LiveDocuments):
         if (document := change.document) is None:
             versioned = over if change.version is not None else {}
             return None if stored is None else {"_op_type": "delete", "_id": change.id, **versioned}
-        hashes, dense = document_hashes(document.full_text, document.raw), self.meta.dimension is not None
-        no_vector = change.vector is None and dense
-        if (no_vector or change.impacts is None) and (stored is None or stored.source["hashes"][0] != hashes[0]):
-            raise unencoded(change, new=stored is None, dense=dense)
+        if self._incomplete(change) and (stored is None or not stored.has_text_of(document)):
+            raise unencoded(change, new=stored is None, dense=self.meta.dimension is not None)
         new = {"ordinal": live_ordinal(document.id)}
         old: Mapping[str, Any] = new if stored is None else stored.source
-        vector = old["vector"] if no_vector else change.vector
+        vector = old.get("vector") if change.vector is None else change.vector
         impacts = old["impacts"] if change.impacts is None else features(change.impacts)
         body = document_body(old["ordinal"], document.raw, vector, impacts, self.meta.fields)
         return {"_op_type": "create" if stored is None else "index", "_id": change.id, **over, "_source": body}
 
-    def _read(
-        self, ids: Sequence[str], uuid: str, deadline: float | None = None, fields: Sequence[str] | None = None
-    ) -> list[Stored | None]:
-        """Read documents as they are now, all of each or only some `fields`; None for an id that no document has.
+    def _read(self, ids: Sequence[str], uuid: str, deadline: float, whole: Collection[str] = ()) -> list[Stored | None]:
+        """Read documents as they are now, those named in `whole` with all fields; None for an id that no document has.
         `uuid` is that of the index."""
-        params: dict[str, Any] = {} if fields is None else {"_source_includes": ",".join(fields)}
-        if deadline is not None and deadline < inf:
-            params |= {"request_timeout": _left(deadline)}
+        asked = [{"_id": name, "_source": True if name in whole else _HASHES} for name in ids]
         with self.cluster.translated():
-            answers = self.cluster.client.mget(index=self.index, body={"ids": list(ids)}, params=params)["docs"]
+            answers = self.cluster.client.mget(index=self.index, body={"docs": asked}, **_limit(deadline))["docs"]
         for answer in answers:
             if "error" in answer:
                 reason = f"{answer['error'].get('type')}: {answer['error'].get('reason')}"
@@ -206,7 +175,7 @@ class LiveIndex(LiveDocuments):
 
     def _present(self, deadline: float) -> tuple[IndexMeta, str]:
         """Read what the index that has this name now was written from, and its UUID."""
-        return read_index(self.cluster, self.index, None if deadline == inf else _left(deadline))
+        return read_index(self.cluster, self.index, **_limit(deadline))
 
     def check_alias(self) -> None:
         """Raise ClusterError if the alias stands for another index now, which lacks what was just written."""
@@ -225,7 +194,7 @@ def _stored(answer: Mapping[str, Any], source: Mapping[str, Any], uuid: str) -> 
 
 
 def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:
-    """Return the places of changes in runs: in order, no document twice, and of up to `BATCH`."""
+    """Return the indexes of changes in runs of up to `BATCH`, in order, no document twice."""
     run, ids = list[int](), set[str]()
     for index, change in enumerate(changes):
         if change.id in ids or len(run) == BATCH:
@@ -237,17 +206,10 @@ def _runs(changes: Sequence[Change]) -> Iterator[list[int]]:
         yield run
 
 
-def _limits(deadline: float, *, wait: bool) -> dict[str, Any]:
-    """Return the options of a bulk request that ends by `deadline`: one that has time is sent again where the cluster
-    is busy."""
-    visible = {"refresh": "wait_for"} if wait else {}
+def _limit(deadline: float) -> dict[str, Any]:
+    """Return the option of a request that ends by `deadline`. ClusterTimeoutError if there is no time left."""
     if deadline == inf:
-        return visible
-    left = _left(deadline)
-    return {"max_retries": 0, "request_timeout": left, "timeout": f"{max(1, round(left * 1e3))}ms", **visible}
-
-
-def _left(deadline: float) -> float:
+        return {}
     if (left := deadline - perf_counter()) <= 0:
         raise ClusterTimeoutError("There was no time left to ask the cluster.")
-    return left
+    return {"request_timeout": left}

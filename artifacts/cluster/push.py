@@ -12,22 +12,22 @@ import numpy as np
 import orjson
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cluster.aliases import check_name, indexes_of, read_meta, switch
-from lightretriever.artifacts.cluster.client import Cluster, refusal, send
-from lightretriever.artifacts.cluster.queries import dense_search, of_ordinals, read_hits, sparse_search
+from lightretriever.artifacts.cluster.client import Cluster, check_name, indexes_of, read_meta, refusal, send, switch
 from lightretriever.artifacts.cluster.schema import (
     MAX_CLUSTER_DIMENSION,
     MAX_PLAIN_IMPACT,
-    Engine,
     IndexMeta,
+    dense_search,
     document_body,
     features,
     index_body,
     index_name,
+    of_ordinals,
+    read_hits,
+    sparse_search,
 )
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.documents.fields import NAMES, FieldKind
-from lightretriever.artifacts.dtypes import Float32Array
+from lightretriever.artifacts.dtypes import Float32Array, Int64Array
 from lightretriever.artifacts.errors import ClusterError
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.signals import commit_point
@@ -50,16 +50,12 @@ def push(
     cluster: Cluster,
     alias: str,
     *,
-    engine: Engine = "lucene",
     shards: int = 1,
     replicas: int = 1,
     delete_old: bool = False,
 ) -> Summary:
-    """Write a bundle and let `alias` stand for it.
-
-    Checks that every document is there, and that a sample gets the bundle's scores, before the alias is switched.
-    Raises ClusterError, BundleError and JavaError.
-    """
+    """Write a bundle and let `alias` stand for it. Checks that every document is there, and that a sample gets the
+    bundle's scores, before the alias is switched. Raises ClusterError, BundleError and JavaError."""
     manifest = bundle.manifest
     check_name(alias)
     changed = _changed(cluster, indexes_of(cluster, alias))
@@ -78,10 +74,10 @@ def push(
     with bundle.sparse() as sparse:
         read = (sparse.rows(first, min(first + _READ, sparse.count)) for first in range(0, sparse.count, _READ))
         large = any(impact > MAX_PLAIN_IMPACT for rows in read for row in rows for impact in row.values())
-        meta = IndexMeta.of(manifest, engine, large=large)
-        index = index_name(alias, manifest, engine, shards)
+        meta = IndexMeta.of(manifest, large=large)
+        index = index_name(alias, manifest, shards)
         _create(cluster, index, meta, shards=shards, replicas=replicas)
-        present = _write(bundle, dense, sparse, cluster, index)
+        present = _write(cluster, index, meta, dense, sparse)
         with cluster.translated():  # and let searches see them
             cluster.client.indices.put_settings(index=index, body={"index": {"refresh_interval": None}})
             cluster.client.indices.refresh(index=index)
@@ -133,21 +129,23 @@ def _create(cluster: Cluster, index: str, meta: IndexMeta, *, shards: int, repli
         cluster.client.indices.put_settings(index=index, body={"index": {"number_of_replicas": replicas}})
 
 
-def _write(bundle: Bundle, dense: DenseIndex | None, sparse: ImpactIndex, cluster: Cluster, index: str) -> int:
-    """Write the documents that the index lacks, and give the number of the others."""
+def _write(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseIndex | None, sparse: ImpactIndex) -> int:
+    """Write the documents that the index lacks, and return the number of the others."""
     present = 0
     with cluster.translated(), ProgressBar("push", total=sparse.count, unit="documents") as progress:
         cluster.client.indices.refresh(index=index)
         for first in range(0, sparse.count, _READ):
             end = min(first + _READ, sparse.count)
             parts = [range(start, min(start + _CHECKED, end)) for start in range(first, end, _CHECKED)]
-            missing = [part for part in parts if _count(cluster, index, part) < len(part)]
-            there = end - first - sum(map(len, missing))
+            missing = [ordinal for part in parts if _count(cluster, index, part) < len(part) for ordinal in part]
+            there = end - first - len(missing)
             progress.skip(there)
             present += there
             if not missing:
                 continue
-            for item in send(cluster, index, _actions(bundle, dense, sparse, range(first, end), missing)):
+            rows = sparse.rows(first, end)
+            actions = _actions(meta, dense, sparse, np.array(missing), [rows[ordinal - first] for ordinal in missing])
+            for item in send(cluster, index, actions):
                 if (error := refusal(cluster, item)) is not None:
                     raise ClusterError(error.message, remedy=f"{error.remedy} {_AGAIN}") from error
                 progress.advance(1)
@@ -160,18 +158,14 @@ def _count(cluster: Cluster, index: str, ordinals: range) -> int:
 
 
 def _actions(
-    bundle: Bundle, dense: DenseIndex | None, sparse: ImpactIndex, read: range, missing: list[range]
+    meta: IndexMeta, dense: DenseIndex | None, sparse: ImpactIndex, ordinals: Int64Array, rows: list[dict[str, int]]
 ) -> Iterator[dict[str, Any]]:
-    """Read the documents `missing` of those `read` from the bundle, as the cluster gets them."""
-    fields: dict[str, FieldKind] = {**bundle.manifest.fields, NAMES: "keyword"}
-    rows = sparse.rows(read.start, read.stop)
-    for part in missing:
-        ordinals = np.arange(part.start, part.stop)
-        raws = sparse.documents(ordinals)
-        vectors = repeat(None) if dense is None else iter(dense.vectors(ordinals))
-        for ordinal, raw, vector in zip(part, raws, vectors, strict=False):
-            body = document_body(ordinal, raw, vector, features(rows[ordinal - read.start]), fields)
-            yield {"_op_type": "index", "_id": orjson.loads(raw)["_id"], "_source": body}
+    """Read documents (m,) from the bundle, whose impacts are `rows`, as the cluster gets them."""
+    vectors = repeat(None) if dense is None else dense.vectors(ordinals)
+    documents = sparse.documents(ordinals)
+    for ordinal, raw, vector, impacts in zip(ordinals.tolist(), documents, vectors, rows, strict=False):
+        body = document_body(ordinal, raw, vector, features(impacts), meta.fields)
+        yield {"_op_type": "index", "_id": orjson.loads(raw)["_id"], "_source": body}
 
 
 def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseIndex | None, sparse: ImpactIndex) -> None:
@@ -190,7 +184,7 @@ def check_scores(cluster: Cluster, index: str, meta: IndexMeta, dense: DenseInde
                 what = f"scores {scores[ordinal]:g}" if ordinal in scores else "is not found"
                 raise ClusterError(
                     f"In the {leg} leg, document {ordinal} {what} in {index}, and scores {score:g} in the bundle.",
-                    remedy="The index was changed, or the cluster's engine loses precision: remove it, and push again.",
+                    remedy="The index was changed, or the cluster loses precision: remove it, and push again.",
                 )
 
     for query in ordinals[:: max(1, ordinals.size // _QUERIES)].tolist():

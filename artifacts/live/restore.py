@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 
 from lightretriever.artifacts.errors import JournalError
-from lightretriever.artifacts.files.atomic import sync
-from lightretriever.artifacts.files.atomic import writing
+from lightretriever.artifacts.files.atomic import sync, writing
 from lightretriever.artifacts.live.followers import in_use
 from lightretriever.artifacts.live.journal import Journal
 from lightretriever.artifacts.live.stamp import DATABASE, FORMER, LOGS, STAMP

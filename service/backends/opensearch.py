@@ -16,20 +16,23 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
-from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
+from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect, indexes_of, only_index, read_meta
 from lightretriever.artifacts.cluster.live import LiveIndex
-from lightretriever.artifacts.cluster.queries import (
+from lightretriever.artifacts.cluster.schema import (
+    FIRST_LIVE,
+    MAX_FOUND,
+    IndexMeta,
     Query,
     dense_search,
+    filter_field,
     filter_query,
     listing,
     matching,
     of_ordinals,
+    read_features,
     read_hits,
     sparse_search,
 )
-from lightretriever.artifacts.cluster.schema import FIRST_LIVE, MAX_FOUND, IndexMeta, filter_field, read_features
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array

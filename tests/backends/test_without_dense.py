@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 import orjson
 import pytest
+from lightretriever.artifacts.cluster.aliases import read_meta
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.cluster.aliases import read_meta
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.document import Document, read_document

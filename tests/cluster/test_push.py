@@ -16,11 +16,11 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import check_scores, push

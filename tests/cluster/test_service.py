@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-
 from lightretriever.artifacts.bundle.archive import unpack
+
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import LiveInfo
 from lightretriever.artifacts.bundle.reader import Bundle

@@ -12,8 +12,7 @@ import httpx2
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.cluster.aliases import only_index
-from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.client import Cluster, only_index
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings

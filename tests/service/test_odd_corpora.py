@@ -13,8 +13,8 @@ import faiss
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-
 from lightretriever.artifacts.bundle.query_sample import query_vectors
+
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.bounds import MAX_NESTING
