@@ -32,12 +32,10 @@ def compact(
     overwrite: bool = False,
     done: Callable[[int], object] = int,
 ) -> tuple[Bundle, LiveInfo]:
-    """Write a bundle of all documents that a bundle and the journal in a folder have now, and tell up to which change.
-
-    Documents of the bundle come first, in its order, then those that were written later, in the order of their last
-    change. Changes that others make meanwhile stay in the journal. `queries` lay out a large dense index, as in
-    `write_bundle`; `done` is told numbers of documents. Raises JournalError, and what `write_bundle` raises.
-    """
+    """Write a bundle of all documents that a bundle and the journal in a folder have now: those of the bundle first, in
+    its order, then later ones, in the order of their last change. Return it, and its last change; later ones stay in
+    the journal. `queries` lay out a large dense index, as in `write_bundle`; `done` is told numbers of documents.
+    Raises JournalError, and what `write_bundle` raises."""
     with Journal(folder, bundle.manifest, begin=False) as journal:
         changed: dict[str, Record] = {}
         for record in journal.read():

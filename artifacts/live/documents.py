@@ -1,20 +1,26 @@
-"""Changes of single documents after a bundle was built: their parts checked, before anything is written."""
+"""Changes of single documents after a bundle was built: their parts are checked before anything is written. `upsert`
+and `delete` make many; only what changed is written, and only documents with another text are encoded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import orjson
 
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.documents.document import Document, document_of
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ConflictError, DocumentError, LightRetrieverError, UnencodedError
 from lightretriever.artifacts.sparse.vocabulary import term_problem
+from lightretriever.artifacts.tokens.tokenizer import text_of
 
 _ALWAYS: Final = frozenset({"_id", "title", "text"})
 _REBUILD: Final = "Build a bundle that has it."
+_BATCH: Final = 256
 
 
 class Encoded(NamedTuple):
@@ -27,25 +33,6 @@ class Encoded(NamedTuple):
 
 
 Encode = Callable[[Sequence[Document]], Sequence[Encoded]]
-
-
-@dataclass
-class Upserted:
-    """How many documents were `unchanged`, got other fields, or another text; how many of the last are new."""
-
-    unchanged: int = 0
-    fields: int = 0
-    encoded: int = 0
-    created: int = 0
-
-
-@dataclass
-class Deleted:
-    """How many documents were deleted, how many ids no document had, and the first of these."""
-
-    deleted: int = 0
-    missing: int = 0
-    examples: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -81,11 +68,18 @@ class StoredDocument:
     raw: bytes
     version: str
 
+    def equals(self, document: Document) -> bool:
+        """True if it is this document, byte for byte."""
+        return self.raw == document.raw
+
+    def has_text_of(self, document: Document) -> bool:
+        """True if title and text are those of a document."""
+        return text_of(orjson.loads(self.raw)) == document.full_text
+
 
 class LiveDocuments(ABC):
     """Documents that can be written while they are searched. Thread-safe. Calls end by the `perf_counter` time
-    `deadline`, which leaves open whether the changes were made.
-    """
+    `deadline`, which leaves open whether the changes were made."""
 
     most_impact: int
     """The largest impact that a document can have."""
@@ -117,24 +111,93 @@ class LiveDocuments(ABC):
         """Read a document as it is now; None if there is none with this id."""
 
     @abstractmethod
-    def compare(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
-        """Return for each document the version that is there, None for none, and whether it is the same."""
-
-    @abstractmethod
-    def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
-        """Return the indexes of the changes that need a vector and impacts and have neither: of new documents, and of
-        those with another title or text."""
+    def seen(self, ids: Sequence[str], deadline: float = inf) -> list[StoredDocument | None]:
+        """Return documents, at least with their versions and as far as `equals` and `has_text_of` look at them; None
+        for an id that no document has."""
 
     @abstractmethod
     def write(self, changes: Sequence[Change], deadline: float, *, wait: bool = False) -> list[Result]:
-        """Make changes in their order, and give what became of each. All searches see them when `followed` says so;
-        a cluster is asked to `wait` for that.
-
-        TimeoutError or ClusterTimeoutError if they are late, ClusterError or DiskError if they can't be made."""
+        """Make changes in their order, and return the result of each. All searches see them when `followed` says so; a
+        cluster is asked to `wait` for that. TimeoutError or ClusterTimeoutError if they are late, ClusterError or
+        DiskError if they can't be made."""
 
     def refresh(self) -> None:
         """Make what was written visible to searches, where a write does not."""
         return
+
+    def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
+        """Return the indexes of the changes that need a vector and impacts and have neither: of new documents, and of
+        those whose text is not the one before, in an earlier change or stored."""
+        asked = {one.id for one in changes if one.document and one.vector is None and one.impacts is None}
+        stored = dict(zip(asked, self.seen([*asked], deadline) if asked else [], strict=True))
+        indexes, texts = list[int](), dict[str, str | None]()
+        for index, change in enumerate(changes):
+            if (document := change.document) is not None and change.vector is None and change.impacts is None:
+                there = stored[change.id]
+                same = there is not None and there.has_text_of(document)
+                if not (texts[change.id] == document.full_text if change.id in texts else same):
+                    indexes.append(index)
+            texts[change.id] = None if document is None else document.full_text
+        return indexes
+
+
+@dataclass
+class Upserted:
+    """How many documents were `unchanged`, got other fields, or another text; how many of the last are new."""
+
+    unchanged: int = 0
+    fields: int = 0
+    encoded: int = 0
+    created: int = 0
+
+
+def upsert(
+    live: LiveDocuments, documents: Iterable[Document], encode: Encode, done: Callable[[int], object]
+) -> Upserted:
+    """Write the documents that are not there or are otherwise; `encode` is asked for those with another title or text.
+    `done` is told numbers of documents. A stopped call, made again, writes the rest. Raises what `write` and `encode`
+    raise."""
+    counts, rest = Upserted(), iter(documents)
+    while part := list(islice(rest, _BATCH)):
+        pairs = list(zip(part, live.seen([document.id for document in part]), strict=True))
+        changed = [(document, old) for document, old in pairs if old is None or not old.equals(document)]
+        new = [document for document, old in changed if old is None or not old.has_text_of(document)]
+        encoded = dict(zip([document.id for document in new], encode(new) if new else [], strict=True))
+        changes = list[Change]()
+        for document, _ in changed:
+            vector, impacts, _ = encoded.get(document.id) or (None, None, False)
+            changes.append(Change(document.id, document, vector, impacts))
+        created = sum(result is not None and result.created for result in _made(live, changes))
+        counts.unchanged += len(part) - len(changed)
+        counts.fields += len(changed) - len(new)
+        counts.encoded += len(new)
+        counts.created += created
+        done(len(part))
+    live.refresh()
+    return counts
+
+
+def _made(live: LiveDocuments, changes: Sequence[Change]) -> list[Written | None]:
+    """Make all changes, and return their results. Raises the error of the first that was not made."""
+    written = list[Written | None]()
+    for result in live.write(changes, inf):
+        if isinstance(result, LightRetrieverError):
+            raise result
+        written.append(result)
+    return written
+
+
+def delete(live: LiveDocuments, ids: Iterable[str], done: Callable[[int], object]) -> tuple[int, list[str]]:
+    """Delete documents, and return their number and the ids that no document had. Raises what `write` raises."""
+    deleted, missing, rest = 0, list[str](), iter(ids)
+    while part := list(islice(rest, _BATCH)):
+        names = list(dict.fromkeys(part))
+        results = _made(live, [Change(name) for name in names])
+        missing += [name for name, result in zip(names, results, strict=True) if result is None]
+        deleted += len(results) - results.count(None)
+        done(len(part))
+    live.refresh()
+    return deleted, missing
 
 
 def read_fields(document_id: str, fields: Mapping[str, Any], manifest: Manifest) -> Document:
@@ -190,20 +253,6 @@ def read_impacts(impacts: Mapping[str, int], manifest: Manifest, most: int) -> d
             what = f"the impact is {impact}; in this index it is 1 to {most}."
             raise DocumentError(f"impacts.{term}", what, remedy=remedy)
     return dict(impacts)
-
-
-def with_new_text(changes: Sequence[Change], has_text: Callable[[Document], bool]) -> list[int]:
-    """Return the indexes of the changes with neither vector nor impacts whose text is not the one before, in an earlier
-    change or stored, as `has_text` says."""
-    indexes, texts = list[int](), dict[str, str | None]()
-    for index, change in enumerate(changes):
-        text = None if change.document is None else change.document.full_text
-        if change.document is not None and change.vector is None and change.impacts is None:
-            same = texts[change.id] == text if change.id in texts else has_text(change.document)
-            if not same:
-                indexes.append(index)
-        texts[change.id] = text
-    return indexes
 
 
 def check_version(change: Change, stored: StoredDocument | None) -> None:

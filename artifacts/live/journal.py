@@ -11,13 +11,14 @@ change is known by its number and its writer's name, so that a change after a re
 import fcntl
 import logging
 import os
+import shutil
 import sqlite3
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryFile
 from time import perf_counter, sleep
 from typing import Annotated, Any, Final, NamedTuple, Self
 from uuid import uuid4
@@ -31,11 +32,10 @@ from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.documents.document import stored_object
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import DiskError, JournalError
-from lightretriever.artifacts.files.atomic import writing
-from lightretriever.artifacts.live.stamp import BEGUN, DATABASE, LOGS, Stamp, check_files
+from lightretriever.artifacts.files.atomic import sync, writing
+from lightretriever.artifacts.live.folder import BEGUN, DATABASE, FORMER, LOGS, STAMP, Stamp, check_files, followers
 
-FREE_BYTES: Final = 1 << 20
-"""Free space that a disk keeps: below it, nothing is written beside a bundle."""
+FREE_BYTES: Final = 1 << 20  # that a disk keeps: with less, nothing is written beside a bundle
 
 _log = logging.getLogger(__name__)
 _TABLES: Final = (
@@ -58,6 +58,7 @@ _MAX_LENGTH: Final = 2.0  # of a vector: its length is 1, but for what the codes
 _POLL_S: Final = 0.002
 _COPIES: Final = 4  # of a change on the disk: in the log, the database, and the index before and after a merge
 _FREE: Final = "Look at free space and permissions, and run the same command again."
+_AT_ONCE: Final = 4096  # changes of a copy that are checked together
 _CLOSE_S: Final = 1.0  # to wait for another writer before the database is closed
 _LOG_BYTES: Final = 4 << 20  # of the log from which on it is written back to the database
 _RESTORE: Final = (
@@ -90,9 +91,8 @@ class Journal:
 
     def __init__(self, folder: Path, manifest: Manifest | None, *, begin: bool = True) -> None:
         """Open the journal of a folder, or `begin` one for a bundle; without a manifest, whatever bundle it is for.
-        JournalError for a damaged one, for one of another model, for one without the changes after those that the
-        bundle has, for files that don't belong together, and for none; BundleError for a folder inside a bundle;
-        DiskError."""
+        JournalError for none, a damaged one, one of another model, one that lacks the changes after the bundle's, and
+        files that don't belong together; BundleError for a folder inside a bundle; DiskError."""
         self.folder = folder
         self._path = folder / DATABASE
         self._writer = uuid4().hex[:12]  # name as a writer
@@ -179,24 +179,20 @@ class Journal:
     def check_room(self, records: Sequence[Record] = (), *, probe: bool = False) -> None:
         """Raise DiskError where the disk has no room for changes, in the log and in the index, or on a `probe` takes no
         file of some size."""
-        size = sum(
-            len(record.raw or b"") + (0 if record.vector is None else record.vector.nbytes) for record in records
-        )
+        size = sum(len(one.raw or b"") + (0 if one.vector is None else one.vector.nbytes) for one in records)
         free, needed = free_bytes(self.folder), _COPIES * size + FREE_BYTES
         if free < needed:
             raise DiskError(f"{self._path} can't be written: {free:,} of {needed:,} bytes are free.", remedy=_FREE)
         if probe:
-            with writing(self._path), TemporaryFile(dir=self.folder, buffering=0) as file:
+            with writing(self._path), tempfile.TemporaryFile(dir=self.folder, buffering=0) as file:
                 file.write(bytes(FREE_BYTES))
 
     def drop(self, position: int) -> None:
         """Remove the changes numbered up to `position`. To be called in the block of `writing`. DiskError."""
         with self._changing():
             self._database.execute("DELETE FROM changes WHERE sequence <= ?", (position,))
-            first = (
-                "SELECT max(position) FROM writers WHERE position < ?"  # whose last change was the one at `position`
-            )
-            self._database.execute(f"DELETE FROM writers WHERE position < ({first})", (position,))
+            last = "SELECT max(position) FROM writers WHERE position < ?"  # who made the change at `position`
+            self._database.execute(f"DELETE FROM writers WHERE position < ({last})", (position,))
 
     def __enter__(self) -> Self:
         return self
@@ -234,12 +230,9 @@ class Journal:
 
     def _connected(self, path: Path) -> sqlite3.Connection:
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        for setting in (
-            "journal_mode = WAL",
-            "synchronous = FULL",  # a change is on the disk when it is acknowledged
-            "wal_autocheckpoint = 0",  # see `_write_back`
-        ):
-            database.execute(f"PRAGMA {setting}")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")  # a change is on the disk when it is acknowledged
+        database.execute("PRAGMA wal_autocheckpoint = 0")  # see `_write_back`
         return database
 
     def _write_back(self) -> None:
@@ -327,10 +320,7 @@ class Journal:
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in _OF_THE_DISK:
                 raise self._damaged(f"({error})") from error
-            raise DiskError(
-                f"{self._path} can't be written: {error}.",
-                remedy=_FREE,
-            ) from error
+            raise DiskError(f"{self._path} can't be written: {error}.", remedy=_FREE) from error
 
     @contextmanager
     def _locked(self, deadline: float) -> Iterator[None]:
@@ -392,3 +382,43 @@ def _checksum(sequence: int, document_id: str, *parts: bytes | None) -> int:
     for part in parts:
         checksum = zlib.crc32(part or b"", checksum)
     return checksum
+
+
+def restore(copy: Path, folder: Path) -> tuple[int, Path | None]:
+    """Put a copy of a journal, and the log beside it, in place of the journal in a folder, whose processes have ended.
+    Return the number of the copy's last change, and the folder of the former files, None if there were none.
+    JournalError for a copy that is no whole journal, and for a folder in use, which stays as it is; DiskError."""
+    if not copy.is_file():
+        raise JournalError(f"{copy}: there is no such file.", remedy="Give the file that a backup made.")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory("", "restore-", folder) as scratch:
+            database = Path(scratch, DATABASE)
+            shutil.copyfile(copy, database)
+            if (log := copy.with_name(f"{copy.name}-wal")).is_file():
+                shutil.copyfile(log, database.with_name(LOGS[0]))
+            with Journal(database.parent, None, begin=False) as journal:
+                while journal.read(_AT_ONCE):
+                    pass
+                with journal.writing(0.0):  # compares the number of the last change
+                    sequence = journal.sequence
+            return sequence, _swap(database, folder)
+
+
+def _swap(database: Path, folder: Path) -> Path | None:
+    """Put a database in place of a folder's, whose files get a folder of their own."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if followers(folder):
+            raise JournalError(f"{folder}: a process has the journal open.", remedy="Stop the service first.")
+        former = [folder / name for name in (DATABASE, *LOGS, STAMP) if (folder / name).exists()]
+        kept = Path(tempfile.mkdtemp("", FORMER, folder)) if former else None
+        for path in former:
+            path.rename(kept / path.name if kept else path)
+        database.rename(folder / DATABASE)
+        for path in filter(None, (folder, kept)):
+            sync(path)
+        return kept
+    finally:
+        os.close(lock)

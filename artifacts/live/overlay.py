@@ -36,8 +36,7 @@ class Snapshot:
 
 
 class Overlay:
-    """The changes after a bundle, made searchable. One thread at a time applies them; any number read
-    `snapshot`."""
+    """The changes after a bundle, made searchable. One thread at a time applies them; any number read `snapshot`."""
 
     def __init__(self, manifest: Manifest, index: ImpactIndex, dense: DenseIndex | None, folder: Path) -> None:
         """`index` and `dense` are the bundle's, and stay open; `folder` is for files, and not there yet."""

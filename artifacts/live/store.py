@@ -13,12 +13,10 @@ from time import perf_counter
 from typing import Final
 
 import numpy as np
-import orjson
 
 from lightretriever.artifacts.bundle.manifest import Manifest
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
-from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import ConflictError, DiskError, DocumentError, JavaError, JournalError
 from lightretriever.artifacts.live.documents import (
     Change,
@@ -28,13 +26,11 @@ from lightretriever.artifacts.live.documents import (
     Written,
     check_version,
     unencoded,
-    with_new_text,
 )
-from lightretriever.artifacts.live.followers import Follower
+from lightretriever.artifacts.live.folder import Follower
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.artifacts.live.overlay import Overlay, Snapshot
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.tokens.tokenizer import text_of
 
 _log = logging.getLogger(__name__)
 _FOLLOW_S: Final = 0.1  # between two looks at what other processes wrote
@@ -53,11 +49,9 @@ _Call = tuple[Sequence[Change], Future[list[Result]]]
 
 
 class LiveStore(LiveDocuments):
-    """The documents of a bundle and of a journal, to be written and searched. Thread-safe.
-
-    Calls that write at the same time share one write to the disk. Any number of processes may have the same folder
-    open; each follows the journal.
-    """
+    """The documents of a bundle and of a journal, to be written and searched. Thread-safe. Calls that write at the same
+    time share one write to the disk. Any number of processes may have the same folder open; each follows the
+    journal."""
 
     most_impact = MAX_IMPACT
 
@@ -124,20 +118,18 @@ class LiveStore(LiveDocuments):
         if self.problem is None and self._behind is None:
             with self._held(deadline):
                 self._apply(self._journal.read())
-        return self.seen(document_id)
+        return self._seen(document_id)
 
-    def seen(self, document_id: str) -> StoredDocument | None:
-        """Read a document as searches of this process see it; None if there is none with this id."""
+    def seen(self, ids: Sequence[str], deadline: float = inf) -> list[StoredDocument | None]:
+        """Read documents as searches of this process see them; None for an id that no document has."""
+        return [self._seen(document_id) for document_id in ids]
+
+    def _seen(self, document_id: str) -> StoredDocument | None:
         ordinal, sequence = self._overlay.find(document_id)
         if ordinal is None:
             return None
         (raw,) = self.snapshot.index.documents(np.array([ordinal]))
         return StoredDocument(raw, self.version(sequence))
-
-    def compare(self, documents: Sequence[Document]) -> list[tuple[str | None, bool]]:
-        """Return for each document the version that is there, None for none, and whether it is the same."""
-        pairs = ((document, self.seen(document.id)) for document in documents)
-        return [(None, False) if old is None else (old.version, old.raw == document.raw) for document, old in pairs]
 
     @property
     def position(self) -> int:
@@ -148,22 +140,10 @@ class LiveStore(LiveDocuments):
         """True if the searches of every process see the changes up to a position."""
         return self._follower.followed(position)
 
-    def to_encode(self, changes: Sequence[Change], deadline: float) -> list[int]:
-        """Return the indexes of the changes that need a vector and impacts and have neither."""
-
-        def has_text(document: Document) -> bool:
-            stored = self.seen(document.id)
-            return stored is not None and text_of(orjson.loads(stored.raw)) == document.full_text
-
-        return with_new_text(changes, has_text)
-
     def write(self, changes: Sequence[Change], deadline: float, *, wait: bool = False) -> list[Result]:
-        """Make changes in their order, and give what became of each. This process's searches see them then; `followed`
-        says when those of others do.
-
-        TimeoutError at the `perf_counter` time `deadline`, which leaves open whether they were made; DiskError if the
-        journal or the overlay has no room for them, JournalError for a damaged journal.
-        """
+        """Make changes in their order, and return the result of each. Searches of this process see them. TimeoutError
+        at the `perf_counter` time `deadline`, which leaves open whether they were made; DiskError if the journal or the
+        overlay has no room for them, JournalError for a damaged journal."""
         call = changes, results = changes, Future[list[Result]]()
         self._waiting.append(call)
         try:
@@ -334,7 +314,7 @@ class _Staged:
 
     def _stored(self, document_id: str) -> StoredDocument | None:
         if document_id not in self._newest:
-            return self._store.seen(document_id)
+            return self._store.seen([document_id])[0]
         number, record = self._newest[document_id]
         return None if record.raw is None else StoredDocument(record.raw, self._store.version(number))
 
@@ -345,7 +325,7 @@ class _Staged:
             return Record(change.id)
         vector, impacts = change.vector, change.impacts
         if (vector is None and dense is not None) or impacts is None:
-            if stored is None or text_of(orjson.loads(stored.raw)) != document.full_text:
+            if stored is None or not stored.has_text_of(document):
                 raise unencoded(change, new=stored is None, dense=dense is not None)
             kept = self._newest[change.id][1] if change.id in self._newest else self._kept(change.id)
             vector = kept.vector if vector is None else vector

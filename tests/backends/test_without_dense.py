@@ -12,12 +12,12 @@ from lightretriever.artifacts.cluster.aliases import read_meta
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.cluster.client import read_meta
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.document import Document, read_document
 from lightretriever.artifacts.errors import BundleError, UnencodedError
-from lightretriever.artifacts.live.documents import Change, Encoded
-from lightretriever.artifacts.live.upsert import upsert
+from lightretriever.artifacts.live.documents import Change, Encoded, upsert
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.errors import InvalidRequestError
 from lightretriever.service.schemas import SearchRequest

@@ -21,12 +21,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.client import Cluster, indexes_of, only_index, read_meta
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import check_scores, push
 from lightretriever.artifacts.errors import BundleError, ClusterError
-from lightretriever.artifacts.live.documents import Change
-from lightretriever.artifacts.live.upsert import delete
+from lightretriever.artifacts.live.documents import Change, delete
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError

@@ -14,11 +14,10 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from lightretriever.artifacts.bundle.archive import unpack
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import LiveInfo
-from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.reader import Bundle, unpack
 from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push

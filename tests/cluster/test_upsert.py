@@ -8,9 +8,8 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from lightretriever.artifacts.cluster.aliases import only_index, read_meta
 
-from lightretriever.artifacts.cluster.client import Cluster
+from lightretriever.artifacts.cluster.client import Cluster, only_index, read_meta
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError

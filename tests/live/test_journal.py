@@ -15,8 +15,7 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, DiskError, JournalError
-from lightretriever.artifacts.live.journal import Journal, Record
-from lightretriever.artifacts.live.restore import restore
+from lightretriever.artifacts.live.journal import Journal, Record, restore
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
 

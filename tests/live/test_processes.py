@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.live.followers import Follower
+from lightretriever.artifacts.live.folder import Follower
 from lightretriever.service.client import AnswerError, SearchClient, UnreachableError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import SearchEngine

@@ -16,7 +16,7 @@ from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.live import journal as journals
 from lightretriever.artifacts.live.compact import compact
 from lightretriever.artifacts.live.documents import Change
-from lightretriever.artifacts.live.restore import restore
+from lightretriever.artifacts.live.journal import restore
 from lightretriever.service.client import AnswerError
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings

@@ -13,10 +13,10 @@ import faiss
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from lightretriever.artifacts.bundle.query_sample import query_vectors
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
+from lightretriever.artifacts.bundle.writer import query_vectors
 from lightretriever.artifacts.documents.bounds import MAX_NESTING
 from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
