@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import orjson
 import pytest
-from lightretriever.artifacts.cluster.aliases import read_meta
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle

@@ -16,7 +16,6 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from lightretriever.artifacts.cluster.aliases import indexes_of, only_index, read_meta
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.bundle.reader import Bundle
