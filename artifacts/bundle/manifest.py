@@ -44,8 +44,8 @@ class ManifestPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", str_max_length=MAX_TEXT_CHARS)
 
 
-def _unless(default: object = None, **bounds: Any) -> Any:
-    """Declare a field that is left out of `manifest.json` where it has its default."""
+def _left_out_if(default: object, **bounds: Any) -> Any:
+    """Declare a field with a default, with which it is left out of `manifest.json`."""
     return Field(default=default, exclude_if=lambda value: value == default, **bounds)
 
 
@@ -75,11 +75,11 @@ class TaskInfo(ManifestPart):
     without a dense leg has neither file nor type. With head queries, the model read them behind the same instruction
     (see `artifacts.tokens.head_queries`). `match` is missing where the vocabulary has too few words to set it by."""
 
-    file: InsidePath | None = _unless()
+    file: InsidePath | None = _left_out_if(None)
     instruction: str
-    dtype: TableDtype | None = _unless()
-    head: HeadInfo | None = _unless()
-    match: MatchThresholds | None = _unless()
+    dtype: TableDtype | None = _left_out_if(None)
+    head: HeadInfo | None = _left_out_if(None)
+    match: MatchThresholds | None = _left_out_if(None)
 
 
 class ExpansionInfo(ManifestPart):
@@ -128,8 +128,8 @@ class CorpusInfo(ManifestPart):
     name: str
     licence: str | None = None
     sha256: Sha256 | None = None
-    skipped: int = _unless(0, ge=0)
-    cut: int = _unless(0, ge=0)
+    skipped: int = _left_out_if(0, ge=0)
+    cut: int = _left_out_if(0, ge=0)
 
 
 class TokenizerInfo(ManifestPart):
@@ -139,8 +139,8 @@ class TokenizerInfo(ManifestPart):
     file: InsidePath = "tokenizer.json"
     sha256: Sha256
     lowercase: bool
-    bare: bool = _unless(False)
-    vocab_size: int | None = _unless(ge=1, le=MAX_TERM)
+    bare: bool = _left_out_if(False)
+    vocab_size: int | None = _left_out_if(None, ge=1, le=MAX_TERM)
 
 
 class DenseInfo(ManifestPart):
@@ -151,8 +151,8 @@ class DenseInfo(ManifestPart):
     file: InsidePath = "dense.faiss"
     factory: str
     parameters: dict[str, float] = Field(default_factory=dict)
-    recall: float | None = _unless(ge=0, le=1)
-    background: InsidePath | None = _unless()
+    recall: float | None = _left_out_if(None, ge=0, le=1)
+    background: InsidePath | None = _left_out_if(None)
 
 
 class SparseInfo(ManifestPart):
@@ -168,18 +168,18 @@ class SparseInfo(ManifestPart):
 
     directory: InsidePath = "lucene"
     vocabulary: VocabularyKind
-    language: Language | None = _unless()
-    positions: bool = _unless(False)
+    language: Language | None = _left_out_if(None)
+    positions: bool = _left_out_if(False)
     quantization: int = Field(default=100, ge=1)
     top_k: int | None = Field(default=None, ge=1)
     impacts: ImpactKind
-    k1: float | None = _unless(ge=0, allow_inf_nan=False)
-    b: float | None = _unless(ge=0, le=1)
+    k1: float | None = _left_out_if(None, ge=0, allow_inf_nan=False)
+    b: float | None = _left_out_if(None, ge=0, le=1)
     query_weights: Literal["count", "idf_count"] = "count"
-    idf: InsidePath | None = _unless()
-    model: ModelSource | None = _unless()
-    tokenizer: TokenizerInfo | None = _unless()
-    expansion: ExpansionInfo | None = _unless()
+    idf: InsidePath | None = _left_out_if(None)
+    model: ModelSource | None = _left_out_if(None)
+    tokenizer: TokenizerInfo | None = _left_out_if(None)
+    expansion: ExpansionInfo | None = _left_out_if(None)
 
     @model_validator(mode="after")
     def _weights_have_their_file(self) -> Self:
@@ -213,7 +213,7 @@ class LegWeights(ManifestPart):
 class FusionInfo(LegWeights):
     """How hybrid search joins the legs: their weights, and the weight of the first document's vector in a feedback."""
 
-    feedback: float = _unless(FEEDBACK, ge=0, le=MAX_FEEDBACK, allow_inf_nan=False)
+    feedback: float = _left_out_if(FEEDBACK, ge=0, le=MAX_FEEDBACK, allow_inf_nan=False)
 
 
 class LiveInfo(ManifestPart):
@@ -259,11 +259,11 @@ class Manifest(ManifestPart):
     tasks: dict[TaskName, TaskInfo]
     dense: DenseInfo | None
     sparse: SparseInfo
-    fusion: FusionInfo | None = _unless()
+    fusion: FusionInfo | None = _left_out_if(None)
     fields: dict[FieldName, FieldKind] = Field(default_factory=dict, exclude_if=lambda fields: not fields)
     field_names: FieldNames
     examples: list[ExampleQuery] = Field(default_factory=list, max_length=5, exclude_if=lambda examples: not examples)
-    live: LiveInfo | None = _unless()
+    live: LiveInfo | None = _left_out_if(None)
     ids_sha256: Sha256
     files: dict[InsidePath, FileInfo]
 

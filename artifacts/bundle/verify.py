@@ -96,12 +96,11 @@ def _guarded(part: str, found: Iterator[Problem]) -> list[Problem]:
         problems.extend(found)
     except ProblemError as error:
         problems.append(error.problem)
-    except LightRetrieverError as error:
-        reason = error.message.rstrip(".")
-        problems.append(Problem(part, "it can't be opened", "a readable part", reason, error.remedy or _REBUILD))
     except Exception as error:  # whatever strange content makes a library raise is a finding, not our failure
-        reason = f"{type(error).__name__}: {error}"
-        problems.append(Problem(part, "it can't be read", "a readable part", reason, _REBUILD))
+        reason, remedy = f"{type(error).__name__}: {error}", _REBUILD
+        if isinstance(error, LightRetrieverError):
+            reason, remedy = error.message.rstrip("."), error.remedy or _REBUILD
+        problems.append(Problem(part, "it can't be opened", "a readable part", reason, remedy))
     return problems
 
 

@@ -64,11 +64,12 @@ def write_again(
 ) -> Bundle:
     """Write a bundle that has other documents, and all else from a bundle. Raises what `write_bundle` raises."""
     manifest, tokenizer = bundle.manifest, bundle.manifest.sparse.tokenizer
-    tokens = np.arange(manifest.vocab_size)
-    rows = {
-        name: np.zeros((0, manifest.dimension), np.float32) if task.file is None else bundle.table(name).rows(tokens)
-        for name, task in manifest.tasks.items()
-    }
+    tables = dict[str, TableInput]()
+    for name, task in manifest.tasks.items():
+        rows = np.zeros((0, manifest.dimension), np.float32)
+        if task.file is not None:
+            rows = bundle.table(name).rows(np.arange(manifest.vocab_size))
+        tables[name] = TableInput(task.instruction, rows, bundle.head(name))
     dense = None
     if manifest.dense is not None:
         factory = manifest.dense.factory
@@ -82,9 +83,7 @@ def write_again(
         tokenizer_file=bundle.path / manifest.tokenizer.file,
         lowercase=manifest.tokenizer.lowercase,
         bare=manifest.tokenizer.bare,
-        tables={
-            name: TableInput(task.instruction, rows[name], bundle.head(name)) for name, task in manifest.tasks.items()
-        },
+        tables=tables,
         default_task=manifest.default_task,
         documents=documents,
         dimension=manifest.dimension,

@@ -55,7 +55,7 @@ class Stamp:
                 f"{self._database}: it was replaced{beside}.",
                 remedy=f"{_RESTORE}. If the whole folder was copied, COPY is this file itself; its log is read, too.",
             )
-        self._note(self._database.stat())
+        self._write(_text(self._database.stat()))
         inode = _inode(self._database)
         if inode not in _held:
             _held[inode] = os.open(self._database, os.O_RDONLY | os.O_CLOEXEC)
@@ -80,7 +80,7 @@ class Stamp:
         finally:
             with writing(self._database):
                 os.fsync(self._held)  # its time, too
-                self._note(os.fstat(self._held))
+                self._write(_text(os.fstat(self._held)))
 
     def hold_logs(self) -> None:
         """Have `check` compare the log, too, from now on."""
@@ -97,9 +97,6 @@ class Stamp:
     def _strange(self) -> bool:
         """True if the database file was last written by another."""
         return self._noted() not in (b"", _UNKNOWN, _text(self._database.stat()))
-
-    def _note(self, file: os.stat_result) -> None:
-        self._write(_text(file))
 
     def _write(self, text: bytes) -> None:
         with writing(self._path):  # over what is there, so that a full disk has room for it

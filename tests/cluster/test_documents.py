@@ -6,15 +6,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
-from lightretriever.artifacts.errors import ConflictError, UnencodedError
-from lightretriever.artifacts.live.documents import Change, Written, read_fields
+from lightretriever.artifacts.live.documents import Change
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import DeadlineError, DocumentNotFoundError
 from lightretriever.service.http.app import create_app
@@ -67,29 +65,6 @@ def test_vector_and_impacts_outlive_a_merge(client: SearchClient, engine: Search
     same = ("ordinal", "vector", "impacts")
     assert [after.source[name] for name in same] == [before.source[name] for name in same]
     client.put_document("music", document.fields, wait=True)
-
-
-def test_changes_of_one_call_are_made_in_their_order(engine: SearchEngine, bundle: Bundle) -> None:
-    live = changeable(engine)
-    vector, impacts = np.full(16, 0.25, np.float32), {"xylophone": 3}
-    first, second = (read_fields("ordered", {"text": NEW["text"], "year": year}, bundle.manifest) for year in (1, 2))
-    others = [read_fields(f"other-{n}", {"text": NEW["text"]}, bundle.manifest) for n in range(300)]
-    changes = [
-        Change("ordered", first),
-        Change("ordered", first, vector, impacts),
-        Change("ordered", second),
-        Change("ordered", second, version="1.1.other"),
-        *(Change(one.id, one, vector, impacts) for one in others),
-        Change("ordered"),
-        Change("ordered"),
-        *(Change(one.id) for one in others),
-    ]
-    results = live.write(changes, perf_counter() + 60, wait=False)
-    assert [type(one) for one in results[:4]] == [UnencodedError, Written, Written, ConflictError]
-    made = [one.created for one in results if isinstance(one, Written)]
-    assert made == [True, False, *[True] * 300, False, *[False] * 300]
-    assert results[305] is None
-    assert live.get("ordered", perf_counter() + 60) is None
 
 
 def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Settings, cluster: Cluster) -> None:

@@ -26,22 +26,18 @@ BOUND = "objects and lists stand in each other"
 DEEPEST = b"[" * 99 + b"]" * 99  # the document is one more
 
 REFUSED = {
-    "key twice": (b'"year": 1, "year": 1', 'the key "year" stands twice'),
     "key twice, once escaped": (b'"year": 1, "ye\\u0061r": 2', 'the key "year" stands twice'),
     "key twice inside": (b'"more": [{"a": {"b": 1, "b": 2}}]', 'the key "b" stands twice'),
     "text twice": (b'"text": "other"', 'the key "text" stands twice'),
     "empty key twice": (b'"": 1, "": 1', 'the key "" stands twice'),
-    "2^64": (b'"more": 18446744073709551616', "doesn't fit into 64 bits"),
+    "2^64": (b'"more": {"a": [[18446744073709551616]]}', "doesn't fit into 64 bits"),
     "-2^63 - 1": (b'"more": -9223372036854775809', "doesn't fit into 64 bits"),
-    "23 digits": (b'"year": 12345678901234567890123', "doesn't fit into 64 bits"),
     "5,000 digits": (b'"more": ' + b"1" * 5_000, "doesn't fit into 64 bits"),
-    "a large one inside": (b'"more": {"a": [[18446744073709551616]]}', "doesn't fit into 64 bits"),
     "NaN": (b'"more": NaN', "NaN is no JSON number"),
     "-Infinity": (b'"more": [-Infinity]', "-Infinity is no JSON number"),
     "1e309": (b'"more": 1e309', "1e309 is no JSON number"),
     "half a pair": (b'"more": "\\ud800"', "a lone surrogate"),
-    "second half": (b'"more": ["a\\uDFFFb"]', "a lone surrogate"),
-    "halves in the wrong order": (b'"more": "\\udc00\\ud800"', "a lone surrogate"),
+    "halves in the wrong order": (b'"more": ["\\uDFFF\\ud800"]', "a lone surrogate"),
     "half a pair as key": (b'"more": {"\\ud83d": 1}', "a lone surrogate"),
     "half a pair in UTF-8": (b'"more": "\xed\xa0\x80"', "utf-8"),
     "UTF-8 that is longer than needed": (b'"more": "\xc0\xaf"', "utf-8"),
@@ -50,7 +46,6 @@ REFUSED = {
     "a tab in a text": (b'"more": "\t"', "not JSON: Invalid control character"),
     "leading zero": (b'"more": 01', "not JSON"),
     "comma at the end": (b'"more": [1,]', "not JSON"),
-    "single quotes": (b"'more': 1", "not JSON"),
     "comment": (b'"more": 1 // one', "not JSON"),
 }
 TAKEN = {
@@ -107,9 +102,9 @@ def written(door: Door, method: str, path: str, fields: bytes, name: bytes, medi
     vector = json.dumps(VECTOR).encode()
     body = b'{%s"vector": %s, "impacts": %s, "fields": {"text": "zebra", %s}}' % (name, vector, door.impacts, fields)
     answer = ask(method, door.url + path, headers={"content-type": media}, content=body)
-    if answer.status_code != 200:
-        assert answer.status_code == 400, answer.text
+    if answer.status_code == 400:
         raise ValueError(answer.json()["detail"])
+    assert answer.status_code == 200, answer.text
     return ask("GET", f"{door.url}/documents/a").json()["fields"]["more"]
 
 

@@ -2,9 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from time import perf_counter, sleep
@@ -41,12 +39,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-@contextmanager
-def served(bundle: Bundle, environment: dict[str, str], workers: int = 1) -> Iterator[tuple[Server, str]]:
-    with Server(bundle.path, environment=environment, workers=workers) as server:
-        yield server, server.url
-
-
 def fields_of(number: int, version: int) -> dict[str, Any]:
     return {"title": f"zebra {number}", "text": f"The zebra number {number}, version {version}.", "year": version}
 
@@ -56,7 +48,7 @@ def put(client: SearchClient, number: int, version: int) -> None:
     client.put_document(f"z-{number}", fields_of(number, version), vector=VECTOR, impacts=impacts)
 
 
-def write_until_killed(url: str, server: Server, after_s: float, writers: int, first: int) -> dict[int, int | None]:
+def write_until_killed(server: Server, after_s: float, writers: int, first: int) -> dict[int, int | None]:
     """Write with several clients until the server dies; give the last acknowledged version of each document, None for
     one whose deletion was, and leave out those whose last write is open. It is killed `after_s` seconds after the first
     acknowledgement."""
@@ -64,7 +56,7 @@ def write_until_killed(url: str, server: Server, after_s: float, writers: int, f
 
     def write(writer: int) -> dict[int, int | None]:
         known: dict[int, int | None] = {}
-        with SearchClient(url, api_key=KEY, timeout_s=60) as client:
+        with SearchClient(server.url, api_key=KEY, timeout_s=60) as client:
             for version in range(first, first + 100_000):
                 number = writer * 10 + version % 10
                 try:
@@ -111,39 +103,12 @@ def check(bundle: Bundle, environment: dict[str, str], expected: dict[int, int |
 @pytest.mark.parametrize("kills", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_kill_9_loses_nothing_that_was_acknowledged(bundle: Bundle, environment: dict[str, str], kills: int) -> None:
     for kill in range(kills):
-        with served(bundle, environment) as (server, url):
-            expected = write_until_killed(url, server, random.uniform(0.05, 0.75), writers=3, first=kill * 1000)
+        with Server(bundle.path, environment=environment, workers=1) as server:
+            expected = write_until_killed(server, random.uniform(0.05, 0.75), writers=3, first=kill * 1000)
         assert expected
         check(bundle, environment, expected)
-
-
-@pytest.mark.slow
-def test_every_worker_sees_what_one_wrote(bundle: Bundle, environment: dict[str, str]) -> None:
-    headers = {"authorization": f"Bearer {KEY}"}
-    with served(bundle, environment, workers=2) as (_, url):
-        for number in range(20):
-            body = {"fields": fields_of(number, 1), "vector": VECTOR, "impacts": {"zebra": 100 + number}}
-            path = f"{url}/documents/z-{number}?refresh=wait_for"
-            assert httpx2.put(path, json=body, headers=headers, timeout=60).status_code == 200
-            for _ in range(4):  # each over a connection of its own, so that both processes are asked
-                asked = {"query": "zebra", "mode": "sparse", "k": 1}
-                answer = httpx2.post(f"{url}/search", json=asked, headers=headers, timeout=60).json()
-                assert answer["hits"][0]["id"] == f"z-{number}"
-        for _ in range(10):
-            answer = httpx2.get(f"{url}/documents/z-0", headers=headers, timeout=60)
-            condition = headers | {"if-match": answer.headers["etag"]}
-            body, path = {"fields": answer.json()["fields"]}, f"{url}/documents/z-0?refresh=wait_for"
-            assert httpx2.put(path, json=body, headers=condition, timeout=60).status_code == 200
-
-
-def test_what_a_killed_writer_left_is_no_hindrance(bundle: Bundle, environment: dict[str, str]) -> None:
-    with served(bundle, environment) as (server, url), SearchClient(url, api_key=KEY, timeout_s=60) as client:
-        put(client, 0, 1)
-        server.process.kill()
-        server.process.wait()
-    with opened(bundle, settings_of(environment)) as client:
-        client.put_document("z-0", fields_of(0, 1) | {"year": 2}, wait=True)  # not for one that is gone
-        assert client.document("z-0").fields["year"] == 2
+        with opened(bundle, settings_of(environment)) as client:  # waits for no process that is gone
+            assert client.put_document("after", fields_of(0, kill), vector=VECTOR, impacts={"zebra": 1}, wait=True)
 
 
 def test_waiting_for_another_process_holds_no_thread_that_searches_need(

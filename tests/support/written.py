@@ -1,5 +1,6 @@
 """A service whose documents change: its keys, a document to write, and requests."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,6 +43,13 @@ def ask(
     """Send a request with a key, and give the answer."""
     own = {} if key is None else {"authorization": f"Bearer {key}"}
     return httpx2.request(method, url, headers={**own, **(headers or {})}, timeout=60, **body)
+
+
+def lines(url: str, *given: dict[str, Any], key: str = KEY) -> httpx2.Response:
+    """Send changes as lines, and wait until searches see them."""
+    body = "\n".join(json.dumps(one) for one in given)
+    path = f"{url}/documents?refresh=wait_for"
+    return ask("POST", path, key, {"content-type": "application/x-ndjson"}, content=body)
 
 
 def changeable(engine: SearchEngine) -> LiveDocuments:
