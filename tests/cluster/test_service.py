@@ -226,8 +226,14 @@ def test_a_leg_whose_vectors_can_not_be_read(bundle: Bundle, settings: Settings,
 
 
 def test_a_swap_that_fails_in_passing_is_tried_again(
-    bundle: Bundle, settings: Settings, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bundle: Bundle,
+    settings: Settings,
+    cluster: Cluster,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("lightretriever.service.collections.collections._RETRY_S", 0.5)
     name, folder = f"{NAME}-passing", write_query_bundle(bundle, tmp_path / "query").path
     push(bundle, cluster, name, replicas=0)
     with behind(cluster, settings, opensearch_index=name) as (proxy, own), EngineHolder.open(folder, own) as holder:
