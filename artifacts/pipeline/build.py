@@ -20,7 +20,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.corpus.lines import read_lines
-from lightretriever.artifacts.documents.strict_json import read_text
+from lightretriever.artifacts.documents.document import read_text
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import CorpusError, ResumeError
 from lightretriever.artifacts.files.atomic import check_target
