@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cli.runner import (
@@ -35,33 +36,25 @@ Stage = Literal["table", "encode", "index"]
 
 def build(
     context: typer.Context,
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a YAML file.", show_default=False)],
+    recipe: Annotated[Path, Argument(help="The recipe, a YAML file.", show_default=False)],
     corpus: Annotated[
-        str | None,
-        typer.Option(help="Corpus file or BEIR folder (corpus.path); folder of the texts of a general table."),
+        str | None, Option(help="Corpus file or BEIR folder (corpus.path); folder of the texts of a general table.")
     ] = None,
     model: ModelOption = None,
-    adapter: Annotated[str | None, typer.Option(help="PEFT adapter directory (model.adapter).")] = None,
+    adapter: Annotated[str | None, Option(help="PEFT adapter directory (model.adapter).")] = None,
     device: DeviceOption = None,
-    head_queries: Annotated[
-        Path | None, typer.Option(help="Log whose most frequent queries the model reads (head.queries).")
-    ] = None,
-    top: Annotated[int | None, typer.Option(help="How many of the log's queries (head.top).")] = None,
+    head_queries: Annotated[Path | None, Option(help="Log of queries that the model reads (head.queries).")] = None,
+    top: Annotated[int | None, Option(help="How many of the log's queries, the most frequent (head.top).")] = None,
     limit: LimitOption = None,
-    dimension: Annotated[int | None, typer.Option(help="Serve the first D values (index.dimension).")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sparse terms kept per document (index.top_k).")] = None,
+    dimension: Annotated[int | None, Option(help="Serve the first D values (index.dimension).")] = None,
+    top_k: Annotated[int | None, Option(help="Sparse terms kept per document (index.top_k).")] = None,
     work: WorkOption = None,
-    output: Annotated[Path | None, typer.Option(help="The bundle to write (output).")] = None,
+    output: Annotated[Path | None, Option(help="The bundle to write (output).")] = None,
     skip_bad: SkipOption = False,
-    first: Annotated[
-        Stage | None, typer.Option("--from", help="Begin with this stage: what comes before is there.")
-    ] = None,
-    last: Annotated[Stage | None, typer.Option("--until", help="End behind this stage.")] = None,
+    first: Annotated[Stage | None, Option("--from", help="Begin with this stage: what comes before is there.")] = None,
+    last: Annotated[Stage | None, Option("--until", help="End behind this stage.")] = None,
     ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray", metavar="ADDRESS", help="Encode on a Ray cluster (auto, HOST:PORT, ray://HOST:PORT), and end."
-        ),
+        str | None, Option(metavar="ADDRESS", help="Encode on a Ray cluster (auto, [ray://]HOST:PORT), and end.")
     ] = None,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
@@ -119,13 +112,14 @@ def _run(recipe: Recipe, stages: Sequence[Stage], overwrite: bool) -> Summary:
     if {"table", "encode"} & {*stages}:
         if "encode" in stages:
             encoded_corpus(recipe)  # a bad line is found before the models are loaded
-        encoders = _torch_stages().load_recipe_encoders(recipe)
+        torch_stages = _torch_stages()
+        encoders = torch_stages.load_recipe_encoders(recipe)
     for stage in stages:
         summary: Summary
         if stage == "table":
-            summary = _torch_stages().run_tables(recipe, encoders)
+            summary = torch_stages.run_tables(recipe, encoders)
         elif stage == "encode":
-            summary = encoded = _torch_stages().run_encode(recipe, encoders)
+            summary = encoded = torch_stages.run_encode(recipe, encoders)
         else:
             summary = build_bundle(recipe, overwrite=overwrite, encoded=encoded)
             if recipe.head is None and any((recipe.table(task) / "head").is_dir() for task in recipe.tasks):

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
+from typer import Argument, Option
 
 from lightretriever.artifacts.bundle.manifest import check_outside
 from lightretriever.artifacts.cli.runner import JsonOption, report_skipped, running
@@ -20,52 +20,31 @@ _TABLES: Final = "Name a file, or the folder that has the Parquet files in it, s
 
 
 def corpus(
-    source: Annotated[
-        Path,
-        typer.Argument(help="Folder of .txt and .md files, or a table (docs/howto/import.md).", show_default=False),
-    ],
-    output: Annotated[Path, typer.Argument(help="The corpus to write: .jsonl.gz or .jsonl.", show_default=False)],
-    words: Annotated[
-        int | None,
-        typer.Option(min=1, help="Most words of a file's passage; a longer file becomes several.", show_default="150"),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Encoder that will read the passages, folder or Hugging Face id: cut them by its tokens, not by "
-            "--words, to its longest input and at most 512 tokens.",
-        ),
-    ] = None,
+    source: Annotated[Path, Argument(help="Folder of .txt and .md files, or a table.", show_default=False)],
+    output: Annotated[Path, Argument(help="The corpus to write: .jsonl.gz or .jsonl.", show_default=False)],
+    words: Annotated[int | None, Option(min=1, help="Most words of a file's passage.", show_default="150")] = None,
+    model: Annotated[str | None, Option(help="Encoder by whose tokens passages are cut, 512 at most.")] = None,
     id_column: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="Column of ids.", show_default="_id, else row numbers")
+        str | None, Option("--id", metavar="COLUMN", help="Column of ids.", show_default="_id, else row numbers")
     ] = None,
-    title: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of titles.", show_default="title")] = None,
+    title: Annotated[str | None, Option(metavar="COLUMN", help="Column of titles.", show_default="title")] = None,
     text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Column of texts; several are joined.", show_default="text"),
+        list[str] | None, Option(metavar="COLUMN", help="Column of texts; several are joined.", show_default="text")
     ] = None,
-    number: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="Column whose texts are numbers, as in CSV.")
-    ] = None,
-    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out.")] = None,
+    number: Annotated[list[str] | None, Option(metavar="COLUMN", help="Column whose texts are numbers.")] = None,
+    drop: Annotated[list[str] | None, Option(metavar="COLUMN", help="Column to leave out.")] = None,
     delimiter: Annotated[
-        str | None, typer.Option(help="Sign between cells of CSV, or `tab`.", show_default="comma; in .tsv, tab")
+        str | None, Option(help="Sign between cells of CSV, or `tab`.", show_default="comma; in .tsv, tab")
     ] = None,
     quote: Annotated[
-        str | None,
-        typer.Option(help="Sign around cells of CSV, or `none`.", show_default='", between tabs none'),
+        str | None, Option(help="Sign around cells of CSV, or `none`.", show_default='", between tabs none')
     ] = None,
-    header: Annotated[
-        bool, typer.Option("--header/--no-header", help="Whether the first line of CSV names the columns.")
-    ] = True,
+    header: Annotated[bool, Option("--header/--no-header", help="Whether CSV's first line names the columns.")] = True,
     names: Annotated[
-        str | None,
-        typer.Option("--columns", help="The columns of CSV, separated by commas.", show_default="those of the header"),
+        str | None, Option("--columns", help="Columns of CSV, by comma.", show_default="those of the header")
     ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave bad files or rows out instead of stopping.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    skip_bad: Annotated[bool, Option("--skip-bad", help="Leave bad files or rows out instead of stopping.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a corpus of a folder of text files, long ones cut into passages, or of the rows of a table: CSV, TSV,

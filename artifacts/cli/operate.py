@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
+from typer import Argument, Option
 
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, Manifest, check_outside, read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -53,18 +54,16 @@ _PREFIX: Final = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's 
 _TIMEOUT_S: Final = 120.0
 _EXAMPLES: Final = 3  # ids that no document had
 
-_TO: Final = typer.Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of the cluster's nodes, by comma.")
-_INDEX: Final = typer.Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias of the index.")
-_CA_FILE: Final = typer.Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")
-_LIVE: Final = typer.Option("--live", help="Folder of the journal, on one machine.", show_default=False)
-UserOption = Annotated[str | None, typer.Option("--user", envvar=f"{_PREFIX}USER", help="Name of the user.")]
+_TO: Final = Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of the cluster's nodes, by comma.")
+_INDEX: Final = Option("--index", envvar=f"{_PREFIX}INDEX", help="Alias of the index.")
+_CA_FILE: Final = Option("--ca-file", envvar=f"{_PREFIX}CA_FILE", help="Authority of the certificates (PEM).")
+_LIVE: Final = Option("--live", help="Folder of the journal, on one machine.", show_default=False)
+UserOption = Annotated[str | None, Option("--user", envvar=f"{_PREFIX}USER", help="Name of the user.")]
 
 
 def verify(
     bundle: BundleArgument,
-    query_bundle: Annotated[
-        bool, typer.Option("--query-bundle", help="The bundle is a query bundle, without indexes.")
-    ] = False,
+    query_bundle: Annotated[bool, Option("--query-bundle", help="It is a query bundle, without indexes.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check every file, hash, shape and count of a bundle; exit status 1 when something is wrong."""
@@ -91,13 +90,11 @@ def verify(
 
 def export(
     bundle: BundleArgument,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.", show_default=False)],
-    to: Annotated[Literal["sentence-transformers"], typer.Option(help="The library that reads it.")],
-    model: Annotated[
-        str | None, typer.Option(help="Encoder of the documents, id or folder; else queries alone.")
-    ] = None,
+    directory: Annotated[Path, Argument(metavar="DIR", help="The folder to write.", show_default=False)],
+    to: Annotated[Literal["sentence-transformers"], Option(help="The library that reads it.")],
+    model: Annotated[str | None, Option(help="Encoder of the documents, id or folder; else queries alone.")] = None,
     task: TaskOption = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an earlier export.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the query encoder as a model of sentence-transformers, for another vector store."""
@@ -121,15 +118,13 @@ def push(
     bundle: BundleArgument,
     to: Annotated[str, _TO],
     index: Annotated[str, _INDEX],
-    shards: Annotated[int, typer.Option(min=1, max=1024, help="Shards of the index.")] = 1,
-    replicas: Annotated[int, typer.Option(min=0, max=100, help="Copies of each shard.")] = 1,
+    shards: Annotated[int, Option(min=1, max=1024, help="Shards of the index.")] = 1,
+    replicas: Annotated[int, Option(min=0, max=100, help="Copies of each shard.")] = 1,
     user: UserOption = None,
     ca_file: Annotated[Path | None, _CA_FILE] = None,
-    query_bundle: Annotated[
-        Path | None, typer.Option(help="Write the part that a service on the cluster needs.")
-    ] = None,
-    delete_old: Annotated[bool, typer.Option("--delete-old", help="Remove the alias' former index.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing query bundle.")] = False,
+    query_bundle: Annotated[Path | None, Option(help="Write the part that a service on the cluster needs.")] = None,
+    delete_old: Annotated[bool, Option("--delete-old", help="Remove the alias' former index.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing query bundle.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a bundle to an OpenSearch cluster, check it, and point the alias to it; a stopped run continues."""
@@ -150,8 +145,8 @@ def push(
 
 
 def upsert(
-    corpus: Annotated[Path, typer.Argument(help="Corpus file or BEIR folder.", show_default=False)],
-    recipe: Annotated[Path, typer.Option(help="The recipe of the bundle.")],
+    corpus: Annotated[Path, Argument(help="Corpus file or BEIR folder.", show_default=False)],
+    recipe: Annotated[Path, Option(help="The recipe of the bundle.")],
     live: Annotated[Path | None, _LIVE] = None,
     to: Annotated[str | None, _TO] = None,
     index: Annotated[str | None, _INDEX] = None,
@@ -159,9 +154,7 @@ def upsert(
     ca_file: Annotated[Path | None, _CA_FILE] = None,
     device: DeviceOption = None,
     work: WorkOption = None,
-    output: Annotated[
-        Path | None, typer.Option(help="The bundle that the documents are written beside (output).")
-    ] = None,
+    output: Annotated[Path | None, Option(help="The bundle that documents are written beside (output).")] = None,
     limit: LimitOption = None,
     skip_bad: SkipOption = False,
     as_json: JsonOption = False,
@@ -212,8 +205,8 @@ def _check_names(manifest: Manifest, document: Document) -> None:
 
 
 def delete(
-    ids: Annotated[Path, typer.Argument(help="File with the id of a document on each line.", show_default=False)],
-    bundle: Annotated[Path | None, typer.Option(help=f"{_BUILT} For --live.", show_default=False)] = None,
+    ids: Annotated[Path, Argument(help="File with the id of a document on each line.", show_default=False)],
+    bundle: Annotated[Path | None, Option(help=f"{_BUILT} For --live.", show_default=False)] = None,
     live: Annotated[Path | None, _LIVE] = None,
     to: Annotated[str | None, _TO] = None,
     index: Annotated[str | None, _INDEX] = None,
@@ -237,10 +230,10 @@ def delete(
 
 
 def compact(
-    bundle: Annotated[Path, typer.Argument(help=_BUILT, show_default=False)],
-    live: Annotated[Path, typer.Option(help="Folder of the journal.", show_default=False)],
-    output: Annotated[Path, typer.Option(help="The bundle to write.", show_default=False)],
-    queries: Annotated[Path | None, typer.Option(help="Sample of queries that lays out a large dense index.")] = None,
+    bundle: Annotated[Path, Argument(help=_BUILT, show_default=False)],
+    live: Annotated[Path, Option(help="Folder of the journal.", show_default=False)],
+    output: Annotated[Path, Option(help="The bundle to write.", show_default=False)],
+    queries: Annotated[Path | None, Option(help="Sample of queries that lays out a large dense index.")] = None,
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -260,8 +253,8 @@ def compact(
 
 
 def restore(
-    copy: Annotated[Path, typer.Argument(help="The copy of a journal that a backup made.", show_default=False)],
-    live: Annotated[Path, typer.Option(help="Folder of the journal.", show_default=False)],
+    copy: Annotated[Path, Argument(help="The copy of a journal that a backup made.", show_default=False)],
+    live: Annotated[Path, Option(help="Folder of the journal.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
     """Put a copy of a journal in its place, while no service uses the folder; keep the former files."""

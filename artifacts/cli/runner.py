@@ -66,19 +66,22 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
 
     SIGINT and SIGTERM end the process with status 130 or 143 and a line that says what the next run does (see
     `artifacts.signals`). With `as_json` an error is printed as JSON too, and goes on to whoever prints it for people.
-    `quietly`: another process tells of signals and errors. Raises DiskError for an error of the system that names a
-    file.
+    `quietly`: another process tells of signals and errors. Raises DiskError, which names the file, for what the system
+    says of one.
     """
     job, began = Job(), monotonic()
     try:
         with stoppable():
-            with _of_files():
-                yield job
+            yield job
             commit_point()
             if job.summary is not None:
                 job.summary.seconds = round(monotonic() - began, 3)
                 typer.echo(job.summary.json(command) if as_json else job.summary.text())
-    except (Exception, Stopped) as error:
+    except (Exception, Stopped) as raised:
+        error = raised
+        if isinstance(raised, OSError) and isinstance(raised.filename, str | bytes):
+            what = f"{readable(os.fsdecode(raised.filename))}: {raised.strerror}."
+            error = DiskError(what, remedy="Look at the path, its permissions and free space.")
         facts = _error_facts(error, command)
         if isinstance(error, Stopped) and not quietly:
             typer.echo(f"{facts['message']} {facts['remedy']}", err=True)
@@ -86,21 +89,9 @@ def running(command: str, *, as_json: bool, quietly: bool = False) -> Iterator[J
             typer.echo(json.dumps({"error": facts}))
         if isinstance(error, Stopped):
             sys.exit(facts["status"])
-        raise
-
-
-@contextmanager
-def _of_files() -> Iterator[None]:
-    """Raise DiskError, which names the file, for what the system says of one that nothing below expects."""
-    try:
-        yield
-    except OSError as error:
-        if not isinstance(error.filename, str | bytes):
+        if error is raised:
             raise
-        raise DiskError(
-            f"{readable(os.fsdecode(error.filename))}: {error.strerror}.",
-            remedy="Look at the path, its permissions and free space.",
-        ) from error
+        raise error from raised
 
 
 def report_skipped(reasons: Iterable[str]) -> None:

@@ -10,7 +10,6 @@ A file is a document; a longer one is a document for each of its passages (`arti
     folder   the path of the folder that the file lies in, "." for the uppermost one
 """
 
-import html
 import os
 import re
 import stat
@@ -37,10 +36,6 @@ _MAX_BYTES: Final = 1 << 30
 """Bytes of a file, which is cut up in memory."""
 _LINK: Final = "a link; it is not followed"
 _BLOCKS: Final = MarkdownIt("commonmark").disable("inline")
-_HTML: Final = re.compile(
-    r"^ {0,3}<h([1-6])\b[^>]{0,1000}>(.{0,2000}?)</h\1>", re.DOTALL | re.IGNORECASE | re.MULTILINE
-)
-_TAG: Final = re.compile(r"<[^>]*>")
 _BLANKS: Final = " \t"
 
 
@@ -92,23 +87,35 @@ def text_documents(folder: Path, name: str, limit: Limit) -> list[Document]:
         raise ValueError("this path is not UTF-8; rename it") from error
     if "\n" in name or len(name.encode()) > _MAX_PATH_BYTES:
         raise ValueError(f"the path must have at most {_MAX_PATH_BYTES} bytes and no line break")
-    title, text = title_and_text(PurePosixPath(name), _content(folder / name))
-    headings = markdown_headings(text) if name.lower().endswith(".md") else []
-    parts = passages(text, limit, title, headings) or [Passage("", [])]
+    path = PurePosixPath(name)
+    title, text, headings = titled(path, _content(folder / name))
+    parts = passages(text, limit, title, headings) or [Passage(title, "")]
     ids = [name] if len(parts) == 1 else [f"{name}#{number}" for number in range(1, len(parts) + 1)]
-    fields = {"path": name, "folder": str(PurePosixPath(name).parent)}
-    pairs = zip(ids, parts, strict=True)
-    return [
-        document_of({"_id": document_id, "title": part.title(title), "text": part.text, **fields}, {}, set())
-        for document_id, part in pairs
-    ]
+    fields = {"path": name, "folder": str(path.parent)}
+    records = ({"_id": one, **part._asdict(), **fields} for one, part in zip(ids, parts, strict=True))
+    return [document_of(record, {}, set()) for record in records]
 
 
-def title_and_text(path: PurePosixPath, content: str) -> tuple[str, str]:
-    """The title of a Markdown file (see `markdown_title`) and what is left without it, or else the file's name and all
-    of it."""
-    title, text = markdown_title(content) if path.suffix.lower() == ".md" else ("", content)
-    return title or path.stem, text
+def titled(path: PurePosixPath, content: str) -> tuple[str, str, list[Heading]]:
+    """The title of a file, its text without it, and the headings in that; of a file that is no Markdown, its name, all
+    of it, and none.
+
+    The title of Markdown is that of the front matter (YAML or TOML), or else the first heading of the first level, or a
+    heading of any level that the text begins with, or else the name. Code, lists, quotes and comments hold no heading.
+    """
+    if path.suffix.lower() != ".md":
+        return path.stem, content, []
+    fields, body = _front_matter(content)
+    title = "" if fields.get("title") is None else " ".join(str(fields["title"]).split())
+    if not title:
+        lines = body.split("\n")
+        for begin, end, level, heading in _headings(body):
+            if level == 1 or not "".join(lines[:begin]).strip():
+                title, body = heading, "\n".join([*lines[:begin], *lines[end:]])
+                break
+    offsets = [0, *accumulate(len(line) + 1 for line in body.split("\n"))]
+    headings = [Heading(offsets[begin], level, text) for begin, _, level, text in _headings(body)]
+    return title or path.stem, body, headings
 
 
 def _content(path: Path) -> str:
@@ -155,46 +162,14 @@ def _files(folder: Path, written: Written) -> list[str]:
     return sorted(paths, key=os.fsencode)
 
 
-def markdown_headings(text: str) -> list[Heading]:
-    """The headings of a text without front matter, in order, of all the kinds that `markdown_title` knows."""
-    offsets = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
-    return [Heading(offsets[begin], level, title) for begin, _, level, title, _ in _headings(text)]
-
-
-def markdown_title(content: str) -> tuple[str, str]:
-    """Title and text. "" and the text without its front matter where there is no title.
-
-    The title is that of the front matter (YAML or TOML), or else the first heading of the first level, or a heading of
-    any level that the text begins with: by #, underlined, or in HTML. Code, lists, quotes and comments hold none.
-    """
-    fields, body = _front_matter(content)
-    title = fields.get("title")
-    if title is not None and (front_title := " ".join(str(title).split())):
-        return front_title, body
-    lines = body.split("\n")
-    for begin, end, level, title, rest in _headings(body):
-        if level == 1 or not "".join(lines[:begin]).strip():
-            return title, "\n".join([*lines[:begin], *rest, *lines[end:]])
-    return "", body
-
-
-def _headings(text: str) -> Iterator[tuple[int, int, int, str, list[str]]]:
-    """The headings with a text: the line where each begins, the one after its end, level, text, and the rest of its
-    last line."""
+def _headings(text: str) -> Iterator[tuple[int, int, int, str]]:
+    """The headings with a text: the line where each begins, the one after its end, level, and text."""
     tokens = _BLOCKS.parse(text)
     for number, token in enumerate(tokens):
-        begin, end = token.map or (0, 0)
-        if token.level == 0 and token.type == "heading_open":
-            if title := " ".join(tokens[number + 1].content.split("\n")):
-                yield begin, end, int(token.tag[1]), title, []
-        elif token.level == 0 and token.type == "html_block" and not token.content.lstrip().startswith("<!--"):
-            for match in _HTML.finditer(token.content):
-                first = begin + token.content.count("\n", 0, match.start())
-                last = begin + token.content.count("\n", 0, match.end())
-                behind = token.content[match.end() :].partition("\n")[0]
-                title = " ".join(html.unescape(_TAG.sub(" ", match[2])).split())
-                if title:
-                    yield first, last + 1, int(match[1]), title, [behind] if behind.strip() else []
+        title = " ".join(tokens[number + 1].content.split("\n")) if token.type == "heading_open" else ""
+        if token.level == 0 and token.map and title:
+            begin, end = token.map
+            yield begin, end, int(token.tag[1]), title
 
 
 def _front_matter(content: str) -> tuple[dict[str, Any], str]:

@@ -61,16 +61,12 @@ class Limit:
         return max(self.most - self.count(title), self.most // 2, 1) if self.titled else self.most
 
 
-@dataclass(frozen=True)
-class Passage:
-    """A part of a text, and the headings that it is below and doesn't begin with, from the uppermost on."""
+class Passage(NamedTuple):
+    """A part of a text. Its title is that of the text, and the headings that it is below and doesn't begin with, from
+    the uppermost on, behind it."""
 
+    title: str
     text: str
-    headings: list[str]
-
-    def title(self, whole: str) -> str:
-        """The title of the passage: that of the `whole` text, and the headings behind it."""
-        return " / ".join([whole, *self.headings])
 
 
 def passages(text: str, limit: Limit, title: str = "", headings: Sequence[Heading] = ()) -> list[Passage]:
@@ -78,8 +74,8 @@ def passages(text: str, limit: Limit, title: str = "", headings: Sequence[Headin
 
     Each word is in one passage. Between the first and the last word of a passage, the text is as it was. A paragraph
     that fits is not cut, and a heading (`# …`) is not the end of a passage, as long as the paragraph below it fits,
-    too; nor are several in a row. A passage from the middle of a section has its `headings`, as far as they take up no
-    more than a quarter of it.
+    too; nor are several in a row. A passage from the middle of a section has its `headings` in the title, as far as
+    they take up no more than a quarter of it.
     """
     begin, whole = len(text) - len(text.lstrip()), text.strip()
     above = [Heading(heading.offset - begin, heading.level, heading.text) for heading in headings]
@@ -97,7 +93,8 @@ def passages(text: str, limit: Limit, title: str = "", headings: Sequence[Headin
         else:
             spans[-1] = (spans[-1][0], end)
             filled += size
-    return [Passage(whole[start:end].strip(), _path(above, start, limit, title)) for start, end in spans]
+    titles = [" / ".join([title, *_path(above, start, limit, title)]) for start, _ in spans]
+    return [Passage(name, whole[start:end].strip()) for name, (start, end) in zip(titles, spans, strict=True)]
 
 
 def _path(headings: list[Heading], start: int, limit: Limit, title: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightretriever.artifacts.corpus.folder import markdown_headings, title_and_text, write_text_corpus
+from lightretriever.artifacts.corpus.folder import titled, write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.corpus.passages import passages as passages_of
 from lightretriever.artifacts.pipeline.sentence_models import load_biencoder
@@ -22,22 +22,19 @@ def passages(text: str, words: int) -> list[str]:
 
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.!# \n\t"), max_size=200)
+SCRIPTS = st.text(alphabet=st.sampled_from("ab.!# \n。、日本ไทยก็ភាសា"))
 
 
-@given(TEXTS, st.integers(1, 12))
-def test_every_word_is_in_one_passage_in_order_and_none_is_too_long(text: str, words: int) -> None:
+@given(TEXTS | SCRIPTS, st.integers(1, 12))
+def test_no_sign_is_lost_and_no_passage_is_too_long(text: str, words: int) -> None:
     found = passages(text, words)
-    assert [word for part in found for word in part.split()] == text.split()
-    assert all(1 <= len(part.split()) <= words for part in found)
-    assert all(part == part.strip() for part in found)
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert all(part == part.strip() and 1 <= len(part.split()) <= words for part in found)
+    if text.isascii():
+        assert [word for part in found for word in part.split()] == text.split()
     place = 0
     for part in found:  # as it stands in the text
         place = text.index(part, place) + len(part)
-
-
-@given(st.text(alphabet=st.sampled_from("ab.!# \n。、日本ไทยก็ភាសា")), st.integers(1, 12))
-def test_no_sign_is_lost_in_any_script(text: str, words: int) -> None:
-    assert "".join("".join(passages(text, words)).split()) == "".join(text.split())
 
 
 @pytest.mark.parametrize(
@@ -121,8 +118,9 @@ def test_a_later_passage_has_the_headings_above_it(tmp_path: Path) -> None:
 
 def test_headings_that_are_too_long_are_left_out_from_the_uppermost_on() -> None:
     text = f"## {'long ' * 30}\n\n### Short\n\n{'word ' * 40}"
-    found = passages_of(text, Limit(36), "T", markdown_headings(text))
-    assert [one.headings for one in found] == [[], ["Short"], ["Short"]]
+    content = f"# T\n{text}"
+    found = passages_of(text, Limit(36), *titled(PurePosixPath("a.md"), content)[::2])
+    assert [one.title for one in found] == ["T", "T / Short", "T / Short"]
 
 
 def test_no_passage_is_longer_than_the_model_reads(tmp_path: Path) -> None:
@@ -142,6 +140,6 @@ def test_no_passage_is_longer_than_the_model_reads(tmp_path: Path) -> None:
     assert 0.5 * 64 * len(lengths) < sum(lengths)
     assert not any(encoder.are_cut(read))
     for path in ("service.md", "limits.md"):
-        _, text = title_and_text(PurePosixPath(path), (ROOT / "docs" / path).read_text())
+        _, text, _ = titled(PurePosixPath(path), (ROOT / "docs" / path).read_text())
         joined = "".join(one["text"] for one in found if one["path"] == path)
         assert "".join(joined.split()) == "".join(text.split())

@@ -35,15 +35,9 @@ def send(number: int) -> None:
 @contextmanager
 def stopped(number: int) -> Iterator[None]:
     """The block is stopped by that signal."""
-    found = None
-    try:
-        with stoppable():
-            yield
-    except Stopped as error:
-        found = error
-    assert found is not None
-    assert found.number == number
-    assert str(found) == f"stopped by {signal.Signals(number).name}"
+    with pytest.raises(Stopped, match=f"^stopped by {signal.Signals(number).name}$") as caught, stoppable():
+        yield
+    assert caught.value.number == number
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

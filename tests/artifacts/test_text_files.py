@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightretriever.artifacts.corpus.beir import Corpus
-from lightretriever.artifacts.corpus.folder import title_and_text, write_text_corpus
+from lightretriever.artifacts.corpus.folder import titled, write_text_corpus
 from lightretriever.artifacts.corpus.passages import Limit
 from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.errors import CorpusError, DiskError
@@ -94,9 +94,6 @@ def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> Non
         ("---\nA text below a rule\n---\nmore", "name", "---\nA text below a rule\n---\nmore"),
         ("---\n{{ template }}: [\n---\n# T", "T", "---\n{{ template }}: [\n---"),
         ("<!--\n# comment\n-->\n# T", "T", "<!--\n# comment\n-->"),
-        ("<h1 align='center'>Kettle &amp; <b>pot</b></h1>\n\ntext", "Kettle & pot", "\ntext"),
-        ("text\n<h1>\n  <img src='a.png'>\n  Kettle\n</h1> more", "Kettle", "text\n more"),
-        ("text\n<h2>Steps</h2>", "name", "text\n<h2>Steps</h2>"),
         ("My title\n---\ntext", "My title", "text"),
         ("text\n\nMy title\n---\ntext", "name", "text\n\nMy title\n---\ntext"),
         ("#hashtag\n#\n# ", "name", "#hashtag\n#\n# "),
@@ -105,14 +102,14 @@ def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> Non
     ],
 )
 def test_the_first_heading_is_the_title(content: str, title: str, text: str) -> None:
-    assert title_and_text(PurePosixPath("folder/name.md"), content) == (title, text)
-    assert title_and_text(PurePosixPath("folder/name.txt"), content) == ("name", content)
+    assert titled(PurePosixPath("folder/name.md"), content)[:2] == (title, text)
+    assert titled(PurePosixPath("folder/name.txt"), content) == ("name", content, [])
 
 
 def test_a_long_run_of_blanks_takes_no_longer() -> None:
     """It would not end in a lifetime if the time grew faster than the line."""
     line = "# " + " \t" * 100_000 + "x" + " #" * 100_000 + "y"
-    assert title_and_text(PurePosixPath("a.md"), line) == (line[2:].strip(), "")
+    assert titled(PurePosixPath("a.md"), line) == (line[2:].strip(), "", [])
 
 
 def test_a_file_with_a_heading_alone_is_a_document(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Legs that break where real ones would: in Lucene, in the Java virtual machine, in Faiss."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from socket import create_server
 from typing import Any, Final
@@ -8,39 +9,27 @@ from typing import Any, Final
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
-from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.backends.local import LuceneSparse
 from lightretriever.service.collections.collections import Collections, EngineHolder
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
 
-_MANY: Final = 2**31 - 1  # bytes, more than any Java heap here
-
 
 class Broken(LuceneSparse):
-    """Does `begin` before each search, alone or with the dense leg."""
+    """Calls Java before each search, alone or with the dense leg: a method of a class, with these arguments."""
+
+    def __init__(self, index: ImpactIndex, name: str = "", method: str = "", *arguments: Any) -> None:
+        super().__init__(index)
+        self._call = name, method, arguments
 
     def begin(self) -> None:
         """Break in Java."""
-        raise NotImplementedError
+        name, method, arguments = self._call
+        java_call(getattr(java_class(name), method), *arguments)
 
-    def find(self, query: EncodedQuery, count: int, *more: Any, **named: Any) -> FoundImpacts:
+    def find(self, *arguments: Any) -> FoundImpacts:
         self.begin()
-        return super().find(query, count, *more, **named)
-
-
-class OutOfMemory(Broken):
-    """Asks for an array that the Java heap can't hold: java.lang.OutOfMemoryError."""
-
-    def begin(self) -> None:
-        java_call(java_class("java.nio.ByteBuffer").allocate, _MANY)
-
-
-class EndlessRecursion(Broken):
-    """Lets Java's regular expressions recurse for every letter of a long text: java.lang.StackOverflowError."""
-
-    def begin(self) -> None:
-        java_call(java_class("java.util.regex.Pattern").matches, "(a|b)*", "ab" * 1_000_000)
+        return super().find(*arguments)
 
 
 class Hanging(Broken):
@@ -58,10 +47,22 @@ class Hanging(Broken):
 
 
 def closed_reader(bundle: Bundle) -> LuceneSparse:
-    """A leg whose Lucene reader was closed: org.apache.lucene.store.AlreadyClosedException."""
+    """A leg whose Lucene reader was closed."""
     index = bundle.sparse()
     index.close()
     return LuceneSparse(index)
+
+
+SPARSE: Final[dict[str, Callable[[Bundle], LuceneSparse]]] = {
+    "AlreadyClosedException": closed_reader,
+    # More bytes than any Java heap here.
+    "OutOfMemoryError": lambda it: Broken(it.sparse(), "java.nio.ByteBuffer", "allocate", 2**31 - 1),
+    # Java's regular expressions recurse for every letter of a long text.
+    "StackOverflowError": lambda it: Broken(
+        it.sparse(), "java.util.regex.Pattern", "matches", "(a|b)*", "ab" * 1_000_000
+    ),
+}
+"""By the exception in Java."""
 
 
 def main(bundle: Path) -> None:

@@ -5,7 +5,8 @@ import shutil
 import sqlite3
 import tempfile
 import zlib
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -41,7 +42,11 @@ _READER: Final = RequestReader(
     reranks=True,
     phrases=None,
 )
-_MODELS: Final = (SearchRequest, BatchRequest, EncodeRequest)
+_READERS: Final[dict[Any, Callable[[Any], object]]] = {
+    SearchRequest: _READER.read_search,
+    BatchRequest: lambda batch: _READER.read_batch(batch.searches),
+    EncodeRequest: _READER.check_encode,
+}
 _LONGEST_PROBLEM: Final = 10_000
 _JOURNAL: Final = "journal.sqlite"
 
@@ -52,20 +57,11 @@ class FindingError(Exception):
 
 def body(data: bytes) -> None:
     """The body of a request, from HTTP to what the engine would be given."""
-    for model in _MODELS:
+    for model, read in _READERS.items():
         try:
-            _check(parse(data, model))
+            read(parse(data, model))
         except ServiceError as error:
             _check_problem(error)
-
-
-def _check(request: Any) -> None:
-    if isinstance(request, SearchRequest):
-        _READER.read_search(request)
-    elif isinstance(request, BatchRequest):
-        _READER.read_batch(request.searches)
-    else:
-        _READER.check_encode(request)
 
 
 def _check_problem(error: ServiceError) -> None:
@@ -105,21 +101,16 @@ def lines(data: bytes) -> None:
     """Lines of documents to write, from HTTP to what a journal or a cluster would be given."""
     try:
         for line in parse_documents(data, DocumentLine):
-            if not line.delete:
-                _check_document(line)
+            if line.delete:
+                continue
+            with suppress(LightRetrieverError):
+                read_fields(line.id, line.fields, _served())
+                if line.vector is not None:
+                    read_vector(line.vector, _served())
+                if line.impacts is not None:
+                    read_impacts(line.impacts, _served(), 511)
     except ServiceError as error:
         _check_problem(error)
-
-
-def _check_document(line: DocumentLine) -> None:
-    try:
-        read_fields(line.id, line.fields, _served())
-        if line.vector is not None:
-            read_vector(line.vector, _served())
-        if line.impacts is not None:
-            read_impacts(line.impacts, _served(), 511)
-    except LightRetrieverError:
-        return
 
 
 def rules(data: bytes) -> None:

@@ -32,24 +32,23 @@ DOCUMENT = {"fields": {"text": "A zebra."}, "vector": [1.0] * 16, "impacts": {"3
 class Caller(httpx2.Client):
     """A caller of a service on a cluster, who gets status and content of an answer."""
 
-    def search(self, **fields: Any) -> tuple[int, dict[str, Any]]:
-        return read(self.post("/search", json={"query": "play music", **fields}))
+    def read(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
+        answer = self.request(method, path, json=body)
+        assert (answer.headers["content-type"] == "application/problem+json") == (answer.status_code != 200)
+        return answer.status_code, answer.json()
+
+    def search(self) -> tuple[int, dict[str, Any]]:
+        return self.read("POST", "/search", {"query": "play music"})
 
     def write(self, name: str) -> tuple[int, dict[str, Any]]:
-        return read(self.put(f"/documents/{name}", json=DOCUMENT))
+        return self.read("PUT", f"/documents/{name}", DOCUMENT)
 
     def fetch(self, path: str) -> tuple[int, dict[str, Any]]:
-        return read(self.get(path))
+        return self.read("GET", path)
 
     def errors(self, kind: str) -> float:
         """How many errors of a kind the metrics have."""
         return samples(self.get("/metrics").text).get(("errors_total", kind), 0.0)
-
-
-def read(answer: httpx2.Response) -> tuple[int, dict[str, Any]]:
-    assert (answer.headers["content-type"] == "application/problem+json") == (answer.status_code != 200)
-    found: dict[str, Any] = answer.json()
-    return answer.status_code, found
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pytest
@@ -27,38 +28,26 @@ from tests.faults.conftest import Figure
 from tests.support.tiny import make_tiny_bundle, tiny_documents
 
 SETTINGS: Final = Settings(deadline_ms=20_000, warm_up_queries=2, search_threads=2)
-QUERIES: Final = (
-    "play music from the terminal",
-    "scientific papers",
-    "日本語",
-    "naïve façade 🎵",
-    "doc",
-    "over the network",
-)
+QUERIES: Final = ("play music from the terminal", "papers", "日本語", "naïve façade 🎵", "doc", "over the network")
 _HANGS_S: Final = 120.0
 
 
 def answers(engine: SearchEngine) -> str:
     """A digest of all that the bundle answers, times left out. An error is an answer too."""
     found: list[Any] = []
-    for task in engine.bundle.manifest.tasks:
-        for query in QUERIES:
-            for mode in engine.reader.modes:
-                request = SearchRequest.model_validate({"query": query, "mode": mode, "k": 30, "task": task})
-                found.append(_answer(engine, request))
+    fields = {"query": QUERIES, "mode": engine.reader.modes, "task": engine.bundle.manifest.tasks}
+    for values in product(*fields.values()):
+        request = SearchRequest.model_validate({"k": 30, **dict(zip(fields, values, strict=True))})
+        try:
+            found.append(engine.search(request).model_dump(mode="json", exclude={"timings_ms"}))
+        except ServiceError as error:
+            found.append(error.kind)
     for document in tiny_documents():
         try:
             found.append(engine.document(document.id).fields)
         except ServiceError as error:
             found.append(error.kind)
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
-
-
-def _answer(engine: SearchEngine, request: SearchRequest) -> Any:
-    try:
-        return engine.search(request).model_dump(mode="json", exclude={"timings_ms"})
-    except ServiceError as error:
-        return error.kind
 
 
 def outcome(how: str, path: Path) -> tuple[str, str]:
@@ -134,77 +123,46 @@ KINDS: dict[str, Callable[[bytes, bytes, Random], bytes | None]] = {
 }
 
 
-class Pair(NamedTuple):
-    """A bundle and another one with the same file names."""
-
-    bundle: Path
-    other: Path
-
-
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """Two bundles with every kind of file there is."""
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two bundles with every kind of file there is, of the same names."""
     folder = tmp_path_factory.mktemp("pair")
-    made = [
-        make_tiny_bundle(folder / str(seed), table_dtype="int8", idf=True, factory="HNSW16,SQ8", seed=seed)
-        for seed in (7, 8)
-    ]
-    return Pair(*(bundle.path for bundle in made))
+    every: dict[str, Any] = {"table_dtype": "int8", "idf": True, "factory": "HNSW16,SQ8"}
+    return [make_tiny_bundle(folder / str(seed), seed=seed, **every).path for seed in (7, 8)]
 
 
-class Case(NamedTuple):
-    """One file, and what is done to it."""
-
-    file: str
-    kind: str
-
-
-def cases(bundle: Path, count: int) -> list[Case]:
-    """Every file comes before one comes again, and every kind of damage of it before one comes again."""
+def cases(bundle: Path, count: int) -> list[tuple[str, str]]:
+    """Files, and kinds of damage: every file comes before one comes again, and every kind of it before one comes
+    again."""
     files = sorted([MANIFEST_FILE, *Bundle.open(bundle).manifest.files])
-    kinds = list(KINDS)
-    return [
-        Case(files[number % len(files)], kinds[sum(divmod(number, len(files))) % len(kinds)]) for number in range(count)
-    ]
+    places = (divmod(number, len(files)) for number in range(count))
+    return [(files[place], list(KINDS)[(turn + place) % len(KINDS)]) for turn, place in places]
 
 
-@pytest.fixture
-def damaged(tmp_path: Path) -> Path:
-    """Where damaged copies lie, one after the other."""
-    return tmp_path / "damaged"
-
-
-def make_damaged(bundles: Pair, case: Case, to: Path, random: np.random.Generator) -> bool:
-    """Copy the bundle and damage the copy. Whether a byte is different now."""
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.copytree(bundles.bundle, to)
-    file = to / case.file
-    content = file.read_bytes()
-    changed = KINDS[case.kind](content, (bundles.other / case.file).read_bytes(), random)
-    if changed is None:
-        file.unlink()
-    else:
-        file.write_bytes(changed)
-    return changed != content
-
-
-def test_no_damaged_bundle_is_served(bundles: Pair, damaged: Path, full: bool, figure: Figure) -> None:
-    random = np.random.default_rng(SEED)
-    drawn = cases(bundles.bundle, 200 if full else 30)
-    assert {case.file for case in drawn} == {MANIFEST_FILE, *Bundle.open(bundles.bundle).manifest.files}
+def test_no_damaged_bundle_is_served(bundles: list[Path], tmp_path: Path, full: bool, figure: Figure) -> None:
+    random, damaged, (bundle, other) = np.random.default_rng(SEED), tmp_path / "damaged", bundles
+    drawn = cases(bundle, 200 if full else 30)
+    assert {file for file, _ in drawn} == {MANIFEST_FILE, *Bundle.open(bundle).manifest.files}
     refused, unhashed, served = 0, Counter[str](), []
     with Opener() as opener:
-        kind, right = opener.open("served", bundles.bundle)
+        kind, right = opener.open("served", bundle)
         assert kind == "answers", right
         for case in drawn:
-            changed = make_damaged(bundles, case, damaged, random)
+            file, how = case
+            content = (bundle / file).read_bytes()
+            changed = KINDS[how](content, (other / file).read_bytes(), random)
+            shutil.rmtree(damaged, ignore_errors=True)
+            shutil.copytree(bundle, damaged)
+            (damaged / file).unlink()
+            if changed is not None:
+                (damaged / file).write_bytes(changed)
             kind, words = opener.open("served", damaged)
             if kind == "refused":
                 refused += 1
-                assert case.file in words or case == Case(MANIFEST_FILE, "of another bundle"), (case, words)
+                assert file in words or case == (MANIFEST_FILE, "of another bundle"), (case, words)
             elif (kind, words) != ("answers", right):
                 served.append((case, kind, words))
-            assert kind == "refused" or not changed or case.file == MANIFEST_FILE, case
+            assert kind == "refused" or changed == content or file == MANIFEST_FILE, case
             kind, words = opener.open("unhashed", damaged)
             unhashed["other answers" if kind == "answers" and words != right else kind] += 1
     assert not served

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from tests.faults.builds import files, write_recipe, write_train_recipe
-from tests.faults.commands import Command, Done, run
+from tests.faults.commands import Command, Done, finished, run
 from tests.faults.conftest import Figure
 from tests.service.process import ROOT, SCRIPT, is_ready
 from tests.support.commands import only
@@ -76,8 +76,7 @@ def assert_every_step_stops(folder: Path, steps: list[tuple[list[str], int, str]
         assert files(folder / "bundle") == older
         assert [name for name in left_behind(folder) if not name.startswith("bundle/")] == []
         if number + 1 == len(steps) or steps[number + 1][0][0] != arguments[0]:
-            done = run(Command(command))
-            assert done.status == 0, done.output
+            finished(run(Command(command)))
     assert verify_bundle(folder / "bundle") == []
     assert Bundle.open(folder / "bundle").manifest.documents == 300
 
@@ -103,8 +102,7 @@ def test_a_full_disk_stops_the_training(tmp_path: Path) -> None:
         assert str(tmp_path / "work") in line
         assert left_behind(tmp_path) == []
         assert not (tmp_path / "adapter").exists()
-    done = run(Command(["train", str(recipe)]))
-    assert done.status == 0, done.output
+    finished(run(Command(["train", str(recipe)])))
 
 
 @pytest.mark.full_faults
@@ -166,51 +164,36 @@ def test_a_service_that_can_not_write_its_log_serves_on(tiny_path: Path, kind: s
         process.wait()
 
 
-def serve(
-    bundle: Bundle, limits: str, environment: Mapping[str, str], workers: int
-) -> "subprocess.CompletedProcess[str]":
-    """Serve under limits of the shell until the process ends by itself."""
-    command = f'{limits} exec "$0" -m lightretriever.service.cli serve "$1" --port 0 --workers {workers}'
-    arguments, variables = ["sh", "-c", command, sys.executable, str(bundle.path)], {**os.environ, **environment}
-    return subprocess.run(arguments, env=variables, capture_output=True, text=True, timeout=300)
+SPACE = "This process may have 1,536,000,000 bytes of address space, too few for Java"
+SERVE = 'serve "$1" --port 0 --workers {}'
+LIMITS = {
+    "files": ("ulimit -n 32;", "", ("may have 32 files and connections open", "Allow 256 or more: ulimit -n 1024.")),
+    "space": ("ulimit -v 1500000;", "", (SPACE, "ulimit -v unlimited")),
+    "heap": ("", "-Xmx8m", ("_JAVA_OPTIONS='-Xmx8m'", "Unset _JAVA_OPTIONS")),
+    "ram": ("", "-Da=b -XX:MaxRAM=8m", ("_JAVA_OPTIONS='-Da=b", "Unset _JAVA_OPTIONS")),
+}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("limits", "environment", "says"),
+    ("command", "limits", "java", "says"),
     [
-        ("ulimit -n 32;", {}, ("may have 32 files and connections open", "Allow 256 or more: ulimit -n 1024.")),
-        ("ulimit -v 1500000;", {}, ("may have 1,536,000,000 bytes of address space", "ulimit -v unlimited")),
-        ("", {"_JAVA_OPTIONS": "-Xmx8m"}, ("_JAVA_OPTIONS='-Xmx8m'", "Unset _JAVA_OPTIONS")),
-        ("", {"_JAVA_OPTIONS": "-Da=b -XX:MaxRAM=8m"}, ("_JAVA_OPTIONS='-Da=b", "Unset _JAVA_OPTIONS")),
+        *(
+            pytest.param(SERVE.format(workers), *limit, marks=pytest.mark.slow, id=f"{name}-{workers}")
+            for name, limit in LIMITS.items()
+            for workers in (1, 2)
+        ),
+        # No file may have a byte, so no folder for temporary files can be used.
+        (SERVE.format(2), "ulimit -f 0;", "", ("--workers needs a folder that it can write to", "TMPDIR")),
+        ('verify "$1"', *LIMITS["space"]),  # it is no fault of the bundle
     ],
-    ids=["files", "space", "heap", "ram"],
 )
-def test_the_end_says_why(
-    tiny_bundle: Bundle, limits: str, environment: dict[str, str], says: tuple[str, str], workers: int
-) -> None:
-    done = serve(tiny_bundle, limits, environment, workers)
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
-    assert done.returncode == 2, done.stderr
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
+def test_the_end_says_why(tiny_path: Path, command: str, limits: str, java: str, says: tuple[str, str]) -> None:
+    line = f'{limits} exec "$0" -m lightretriever.service.cli {command}'
+    environment = {**os.environ, **({"_JAVA_OPTIONS": java} if java else {})}
+    arguments = ["sh", "-c", line, sys.executable, str(tiny_path)]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (error,) = (line for line in done.stderr.splitlines() if not line.startswith("{"))
+    assert error.startswith("error: ")
     for words in says:
-        assert words in lines[0]
-
-
-def test_java_that_can_not_start_is_no_fault_of_the_bundle(tiny_bundle: Bundle) -> None:
-    line = 'ulimit -v 1500000; exec "$0" -m lightretriever.service.cli verify "$1"'
-    done = subprocess.run(["sh", "-c", line, sys.executable, str(tiny_bundle.path)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: This process may have 1,536,000,000 bytes of address space, too few for Java")
-    assert done.stderr.count("\n") == 1
-
-
-def test_workers_without_a_folder_for_their_metrics_are_one_line(tiny_bundle: Bundle) -> None:
-    """No file may have a byte, so no folder for temporary files can be used."""
-    done = serve(tiny_bundle, "ulimit -f 0;", {}, 2)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --workers needs a folder that it can write to")
-    assert "TMPDIR" in done.stderr
-    assert done.stderr.count("\n") == 1
+        assert words in error

@@ -23,7 +23,6 @@ from tests.support.wire import dial
 
 OK: Final = (200,)
 ANY_4XX: Final = tuple(range(400, 500))
-_PAUSE_S: Final = 0.2
 
 
 class Hostile(NamedTuple):
@@ -44,10 +43,6 @@ class Reply(NamedTuple):
     headers: bytes
     body: bytes
 
-    @property
-    def problem(self) -> dict[str, Any]:
-        return dict(json.loads(self.body))
-
 
 def request(body: bytes, *headers: str, content_type: str = "application/json") -> bytes:
     """A search with this body."""
@@ -57,11 +52,11 @@ def request(body: bytes, *headers: str, content_type: str = "application/json") 
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-def ask(port: int, sent: bytes, pause_s: float = _PAUSE_S, wait_s: float = 10.0) -> Reply:
+def ask(url: str, sent: bytes, pause_s: float = 0.2, wait_s: float = 10.0) -> Reply:
     """Send bytes and read what comes. When nothing comes for `pause_s`, the server is told that nothing follows, and
     drops what is under way; if it still waits `wait_s` later, it has nothing to say."""
     received = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, suppress(OSError):
+    with dial(url) as connection, suppress(OSError):
         connection.sendall(sent)
         for wait in (pause_s, wait_s):
             connection.settimeout(wait)
@@ -77,82 +72,63 @@ def ask(port: int, sent: bytes, pause_s: float = _PAUSE_S, wait_s: float = 10.0)
 GOOD: Final = b'{"query": "play music"}'
 
 
-def hostile_requests() -> list[Hostile]:
-    """All of them."""
-    return [*_queries(), *_json(), *_media(), *_bodies(), *_protocol()]
+def refused(name: str, sent: bytes, status: int = 400, field: str | None = None) -> Hostile:
+    """A request that has a problem of the body, or with status 422 of a field."""
+    return Hostile(name, sent, (status,), "invalid_request" if status == 422 else "invalid_body", field)
 
 
-def _queries() -> list[Hostile]:
-    """Escapes of half characters and of odd ones."""
-    found = []
+def _escapes() -> Iterator[Hostile]:
+    """Half characters and odd ones."""
     for escape in (r"\ud800", r"\udfff", r"\udc00\ud800", r"a\ud83d", r"\ud83d\ud83d\ude00"):
-        found.append(Hostile(escape, request(b'{"query": "%s"}' % escape.encode()), (400,), "invalid_body"))
+        yield refused(escape, request(b'{"query": "%s"}' % escape.encode()))
     for escape in (r"\u0000", r"a\u0000b", r"\u0000\uffff", r"\ufeffa", r"a\u202e\u2066", r"\u0007\u001b[2J"):
-        found.append(Hostile(escape, request(b'{"query": "%s"}' % escape.encode()), OK))
-    return found
+        yield Hostile(escape, request(b'{"query": "%s"}' % escape.encode()), OK)
 
 
-def _json() -> list[Hostile]:
+def _json() -> Iterator[Hostile]:
     numbers = {
         "k": (b"1" + b"0" * 40, b"-1", b"1e2", b"9223372036854775808", b"-9223372036854775809", b"1.0000000000000001"),
         "offset": (b"1e308", b"1E+2", b"18446744073709551616"),
         "deadline_ms": (b"-0", b"1e308", b"-1e-400", b"99999999999999999999999"),
     }
-    found = [
-        Hostile(f"{field} {number[:30]!r}", request(b'{"query": "a", "%s": %s}' % (field.encode(), number)), (422,),
-                "invalid_request", field)
-        for field, values in numbers.items()
-        for number in values
-    ]  # fmt: skip
-    malformed = (
+    for field, values in numbers.items():
+        for number in values:
+            sent = request(b'{"query": "a", "%s": %s}' % (field.encode(), number))
+            yield refused(f"{field} {number[:30]!r}", sent, 422, field)
+    for body in (
         b'{"query": "a", "k": 01}', b'{"query": "a", "k": +1}', b'{"query": "a", "k": 0x1}', b'{"query": "a", "k": .5}',
         b'{"query": "a", "k": 1e400}', b'{"query": "a", "k": 1e}', b'{"query": "a",}', b"{'query': 'a'}",
         b'{"query": "a"} // why', b'{"query": "a\tb"}', b'{"query": "\\x41"}', b'{"query": "\\u12"}', b'{query: "a"}',
         b'{"query": "a"', b'"', b"\x00", b"", b"query=a", b"\xef\xbb\xbf{}", b'{"query": "a"} {}',
         b'{"query": "a\x00"}', b'{"query": "a", "k": NaN}', b'{"query": "a", "deadline_ms": Infinity}',
         b'{"query": "\xff\xfe"}', b'{"a":' * 100_000, b"[" * 1_000_000, b'{"query": "\xc0\xaf"}',
-        b'{"query": "\xed\xa0\x80"}', b'{"query": "\xf4\x90\x80\x80"}',
-    )  # fmt: skip
-    found += [Hostile(repr(body[:40]), request(body), (400,), "invalid_body") for body in malformed]
-    twice = b'{"query": "a", "k": 1, "k": "many", "query": "b"}'
+        b'{"query": "\xed\xa0\x80"}', b'{"query": "\xf4\x90\x80\x80"}', b'{"query": "a", "k": 1%s}' % (b"0" * 400),
+    ):  # fmt: skip
+        yield refused(repr(body[:40]), request(body))
     nested = b'{"query": "a", "fusion": ' + b'{"fusion": ' * 500 + b"1" + b"}" * 501
-    found += [
-        Hostile("a number of 400 digits", request(b'{"query": "a", "k": 1%s}' % (b"0" * 400)), (400,), "invalid_body"),
-        Hostile("the last of equal keys counts", request(twice), (422,), "invalid_request", "k"),
-        Hostile("nested fields", request(nested), (422,), "invalid_request", "fusion.method"),
-        Hostile("a key with NUL", request(b'{"query": "a", "\\u0000": 1}'), (422,), "invalid_request", "\x00"),
-        Hostile("an empty key", request(b'{"query": "a", "": 1}'), (422,), "invalid_request"),
-        Hostile("a key like a path", request(b'{"query": "a", "fusion.method": 1}'), (422,), "invalid_request"),
-    ]
-    return found
+    yield refused("nested fields", request(nested), 422, "fusion.method")
+    twice = b'{"query": "a", "k": 1, "k": "many", "query": "b"}'
+    yield refused("the last of equal keys counts", request(twice), 422, "k")
+    yield refused("a key with NUL", request(b'{"query": "a", "\\u0000": 1}'), 422, "\x00")
+    yield refused("an empty key", request(b'{"query": "a", "": 1}'), 422)
+    yield refused("a key like a path", request(b'{"query": "a", "fusion.method": 1}'), 422)
 
 
-def _media() -> list[Hostile]:
-    kinds = (
+def _bodies() -> Iterator[Hostile]:
+    for kind in (
         "application/json, application/json", "application/json+x", "*/*", "application/", "application json",
         "text/json", "multipart/form-data; boundary=x", "application/problem+json", "x" * 10_000, "\xff\xfe", ";",
-    )  # fmt: skip
-    found = [
-        Hostile(f"content type {kind[:40]!r}", request(GOOD, content_type=kind), (415,), "invalid_body")
-        for kind in kinds
-    ]
+    ):  # fmt: skip
+        yield refused(f"content type {kind[:40]!r}", request(GOOD, content_type=kind), 415)
     for charset in ("utf-16", "utf-32", "latin-1"):
         body = '{"query": "é"}'.encode(charset)
-        sent = request(body, content_type=f"application/json; charset={charset}")
-        found.append(Hostile(f"charset {charset}", sent, (400,), "invalid_body"))
-    found.append(Hostile("packed, but not said so", request(gzip.compress(GOOD)), (400,), "invalid_body"))
-    return found
-
-
-def _bodies() -> list[Hostile]:
-    te = "Transfer-Encoding: chunked"
-    return [
-        Hostile("chunks that stop", request(b"17\r\n" + GOOD[:5], te), (0,)),
-        Hostile("a length too short", request(GOOD, "Content-Length: 5"), (400,), "invalid_body"),
-        Hostile("a length too long", request(GOOD, "Content-Length: 500"), (0,)),
-        Hostile("a length beyond the limit", request(GOOD, "Content-Length: 99999999999"), (413,), "invalid_body"),
-        Hostile("no length at all", request(GOOD, "Content-Length: 0"), (400,), "invalid_body"),
-    ]
+        yield refused(f"charset {charset}", request(body, content_type=f"application/json; charset={charset}"))
+    yield refused("packed, but not said so", request(gzip.compress(GOOD)))
+    yield Hostile("chunks that stop", request(b"17\r\n" + GOOD[:5], "Transfer-Encoding: chunked"), (0,))
+    yield refused("a length too short", request(GOOD, "Content-Length: 5"))
+    yield Hostile("a length too long", request(GOOD, "Content-Length: 500"), (0,))
+    yield refused("a length beyond the limit", request(GOOD, "Content-Length: 99999999999"), 413)
+    yield refused("no length at all", request(GOOD, "Content-Length: 0"))
 
 
 def _protocol() -> list[Hostile]:
@@ -192,25 +168,25 @@ def server(tiny_bundle: Bundle) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def port(server: Server) -> int:
-    return server.port
+def url(server: Server) -> str:
+    return server.url
 
 
-def assert_serves(port: int) -> None:
-    found = httpx2.post(f"http://127.0.0.1:{port}/search", json={"query": "music", "k": 3}, timeout=60)
+def assert_serves(url: str) -> None:
+    found = httpx2.post(f"{url}/search", json={"query": "music", "k": 3}, timeout=60)
     assert found.status_code == 200
     assert found.json()["degraded"] == []
     assert len(found.json()["hits"]) == 3
 
 
-def test_hostile_requests_are_refused_by_name(port: int, figure: Figure) -> None:
-    requests = hostile_requests()
+def test_hostile_requests_are_refused_by_name(url: str, figure: Figure) -> None:
+    requests = [*_escapes(), *_json(), *_bodies(), *_protocol()]
     for one in requests:
         # Who may say nothing is not waited for.
-        reply = ask(port, one.sent) if 0 in one.statuses else ask(port, one.sent, pause_s=60)
+        reply = ask(url, one.sent) if 0 in one.statuses else ask(url, one.sent, pause_s=60)
         assert reply.status in one.statuses, (one.name, reply)
         if one.kind is not None:
-            problem = reply.problem
+            problem = json.loads(reply.body)
             assert b"content-type: application/problem+json" in reply.headers, one.name
             assert problem["kind"] == one.kind in KINDS, one.name
             assert problem["detail"], one.name
@@ -218,7 +194,7 @@ def test_hostile_requests_are_refused_by_name(port: int, figure: Figure) -> None
             if one.kind == "invalid_request":
                 fields = [error["field"] for error in problem["errors"]]
                 assert one.field is None or one.field in fields, (one.name, fields)
-    assert_serves(port)
+    assert_serves(url)
     figure("bad_requests_failed", 0, f"of {len(requests)}")
 
 
@@ -236,30 +212,23 @@ def mutated(content: bytes, random: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-def test_mutated_requests_bring_no_mistake_of_the_service(
-    port: int, full: bool, server: Server, figure: Figure
-) -> None:
+def test_mutated_requests_bring_no_mistake_of_the_service(url: str, full: bool, server: Server, figure: Figure) -> None:
     random, count = np.random.default_rng(SEED), 40_000 if full else 60
     chunks = b"5\r\n" + GOOD[:5] + b"\r\n12\r\n" + GOOD[5:] + b"\r\n0\r\n\r\n"
     whole = [request(GOOD), request(chunks, "Transfer-Encoding: chunked"), request(b'{"searches": []}')]
     sent = [mutated(whole[number % len(whole)], random) for number in range(count)]
     statuses = set()
     with ThreadPoolExecutor(CLIENTS) as clients:  # most of the time is spent on what gets no answer
-        for reply in clients.map(lambda one: ask(port, one, pause_s=0.5, wait_s=1.0), sent):
+        for reply in clients.map(lambda one: ask(url, one, pause_s=0.5, wait_s=1.0), sent):
             assert reply.status < 500, reply
             statuses.add(reply.status)
     assert {200, 400} <= statuses
     assert server.process.poll() is None
-    assert_serves(port)
+    assert_serves(url)
     figure("mutated_requests_failed", 0, f"of {count:,}")
 
 
 FILTER = {"field": "year", "eq": 1}
-
-
-@pytest.fixture(scope="module")
-def url(server: Server) -> str:
-    return server.url
 
 
 def nested(depth: int, operator: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -12,26 +12,18 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.process import ROOT, python
-from lightretriever.service.backends.base import Leg
 from lightretriever.service.backends.local import FaissDense
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.faults.broken_legs import EndlessRecursion, Hanging, OutOfMemory, closed_reader
+from tests.faults.broken_legs import SPARSE, Hanging, closed_reader
 from tests.faults.traffic import bare
 from tests.service.live import live, warm
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
 
 BODY = {"query": "play music from the terminal", "k": 20}
-
-
-SPARSE: dict[str, Callable[[Bundle], Leg]] = {
-    "AlreadyClosedException": closed_reader,
-    "OutOfMemoryError": lambda bundle: OutOfMemory(bundle.sparse()),
-    "StackOverflowError": lambda bundle: EndlessRecursion(bundle.sparse()),
-}
 
 
 SETTINGS = Settings(deadline_ms=60_000, search_threads=2, warm_up_queries=3)

@@ -6,9 +6,8 @@ under mixed load with swaps every answer is right, and the process grows by noth
 import gzip
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter, sleep
@@ -27,6 +26,7 @@ from tests.faults.conftest import Figure
 from tests.faults.test_kill import connections
 from tests.faults.traffic import Answer, Ask, ask, bare, clients, constant_rate, elsewhere, mix, searches
 from tests.service.place import Place
+from tests.service.test_swap import flip
 from tests.service.test_workers import children
 from tests.support.memory import Held, held
 
@@ -58,27 +58,22 @@ def in_order(answers: Sequence[Answer]) -> list[bytes]:
     return [bare(answer.body) for answer in sorted(answers)]
 
 
-def batches(place: Place, bodies: Sequence[dict[str, object]]) -> list[Ask]:
-    parts = [bodies[start : start + BATCH] for start in range(0, len(bodies), BATCH)]
-    return [ask("POST", "/search/batch", {"searches": part}, key=place.key) for part in parts]
-
-
-def joined(answers: Sequence[bytes]) -> list[bytes]:
-    """What batches must answer that hold these searches."""
-    parts = [answers[start : start + BATCH] for start in range(0, len(answers), BATCH)]
-    return [b'{"results":[' + b",".join(part) + b"]}" for part in parts]
+def batches(items: list[Any]) -> list[list[Any]]:
+    return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
 
 
 def test_the_same_answers_one_by_one_and_all_at_once(full: bool, figure: Figure, place: Place) -> None:
     bodies, asks = requests(place, 2000 if full else 100)
+    many = [ask("POST", "/search/batch", {"searches": part}, key=place.key) for part in batches(bodies)]
     with place.served(deadline_ms=60_000, max_waiting=CLIENTS * BATCH) as (_, url):
         serial = bodies_of(url, asks, 1)
         assert len(set(serial)) > len(serial) / 2
         rounds = 10 if full else 1
         together = [bodies_of(url, asks, CLIENTS) for _ in range(rounds)]
-        batched = [bodies_of(url, batches(place, bodies), count) for count in (1, CLIENTS)]
+        batched = [bodies_of(url, many, count) for count in (1, CLIENTS)]
     assert all(one == serial for one in together)
-    assert all(one == joined(serial) for one in batched)
+    joined = [b'{"results":[' + b",".join(part) + b"]}" for part in batches(serial)]
+    assert batched == [joined, joined]
     different = sum(a != b for one in together for a, b in zip(one, serial, strict=True))
     figure("concurrent_differences", different, "answers", compared=rounds * len(asks), in_batches=2 * len(asks))
 
@@ -147,19 +142,12 @@ def beside(url: str, request: Ask, seconds: float) -> tuple[list[int], list[floa
         return [answer.status for answer in pressed.result()], times
 
 
-@contextmanager
-def served(place: Place, full: bool, folder: Path) -> Iterator[str]:
-    """Serve the demo bundle at full length, else the tiny one, with the settings' defaults."""
-    if full:
-        unpack(Path(__file__).parents[2] / "demo" / "bundle.tar.xz", folder / "demo")
-        place.link.unlink()
-        place.link.symlink_to(folder / "demo")
-    with place.served() as (_, url):
-        yield url
-
-
 def test_livez_beside_the_most_expensive_requests(full: bool, figure: Figure, place: Place, tmp_path: Path) -> None:
-    with served(place, full, tmp_path) as url:
+    """At full length with the demo bundle, else with the tiny one, by the settings' defaults."""
+    if full:
+        unpack(Path(__file__).parents[2] / "demo" / "bundle.tar.xz", tmp_path / "demo")
+        flip(place.link, tmp_path / "demo")
+    with place.served() as (_, url):
         found = httpx2.post(f"{url}/search", json={"query": "music", "k": 50}, headers=place.headers).json()
         for name, request in expensive([hit["id"] for hit in found["hits"]], place.key).items():
             statuses, times = beside(url, request, 10 if full else 1)
@@ -218,13 +206,10 @@ def test_five_times_the_capacity(full: bool, figure: Figure, place: Place) -> No
     offered = round(len(answers) / max(one.sent for one in answers) / able, 1)
     figure("overload_failures", 0, "requests", sent=len(answers), accepted=len(accepted), times_of_capacity=offered)
     figure("overload_longest_s", round(longest(accepted), 2), "s")
-    figure("overload_refused_ms", round(1e3 * p99(refused), 1), "ms")
+    p99 = float(np.percentile([answer.ended - answer.sent for answer in refused], 99))
+    figure("overload_refused_ms", round(1e3 * p99, 1), "ms")
     figure("overload_goodput", round(len(accepted) / max(one.ended for one in answers) / able, 2), "of capacity")
     figure("overload_recovery_s", round(recovery, 2), "s")
-
-
-def p99(answers: Sequence[Answer]) -> float:
-    return float(np.percentile([answer.ended - answer.sent for answer in answers], 99))
 
 
 LEAST_SWAPS = 2

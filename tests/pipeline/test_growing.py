@@ -24,11 +24,10 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from tests.faults.builds import content, files
 from tests.support import recipes
-from tests.support.biencoder import save_biencoder
+from tests.support.biencoder import save_biencoder, save_sparse_model
 from tests.support.commands import invoke, only, run, summary_of
 from tests.support.encoded import encoded_rows, kept_texts
 from tests.support.models import save_model, write_corpus
-from tests.support.sparse_model import save_sparse_model
 
 COUNT = 60
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, shard_size=8)

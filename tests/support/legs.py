@@ -2,52 +2,30 @@
 
 import threading
 from math import inf
-from typing import cast
+from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
+from lightretriever.service.backends.base import Leg
 
-from lightretriever.artifacts.sparse.index import FoundImpacts
-from lightretriever.service.backends.base import DocumentFilter, EncodedQuery, Leg, Ordinals, ScoredDocuments, Scores
-from lightretriever.service.backends.local import FaissDense, LuceneSparse
+_Leg: Any = object
 
 
-class WrappedLeg:
+class WrappedLeg(_Leg):  # type: ignore[misc]  # of what any leg is
     """Does what the real leg does, and `begin` before each search."""
 
     def __init__(self, leg: Leg) -> None:
         self._leg = leg
-        self.name = leg.name
-        self.backend = leg.backend
 
     def begin(self, count: int, until: float) -> None:
         """Do nothing."""
 
-    def search(self, query: EncodedQuery, count: int, among: DocumentFilter | None) -> ScoredDocuments:
-        self.begin(count, inf)
-        return cast(FaissDense, self._leg).search(query, count, among)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._leg, name)
 
-    def find(
-        self, query: EncodedQuery, count: int, others: Ordinals, among: DocumentFilter | None, until: float
-    ) -> FoundImpacts:
-        self.begin(count, until)
-        return cast(LuceneSparse, self._leg).find(query, count, others, among, until)
+        def searching(query: object, count: int, *others: Any) -> Any:
+            self.begin(count, others[-1] if name == "find" else inf)
+            return found(query, count, *others)
 
-    def nearest(self, query: EncodedQuery, count: int, among: DocumentFilter | None) -> Ordinals:
-        self.begin(count, inf)
-        return cast(FaissDense, self._leg).nearest(query, count, among)
-
-    def scored(self, query: EncodedQuery, ordinals: Ordinals) -> tuple[npt.NDArray[np.float32], Scores]:
-        return cast(FaissDense, self._leg).scored(query, ordinals)
-
-    def vectors(self, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        return cast(FaissDense, self._leg).vectors(ordinals)
-
-    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        return self._leg.scores(query, ordinals)
-
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        return self._leg.shares(query, ordinals)
+        return searching if name in ("find", "search", "nearest") else found
 
 
 class FailingLeg(WrappedLeg):
@@ -61,11 +39,10 @@ class FailingLeg(WrappedLeg):
         if self._search:
             raise OSError("broken leg")
 
-    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
+    def scores(self, *_: object) -> NoReturn:
         raise OSError("broken leg")
 
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> npt.NDArray[np.float32]:
-        raise OSError("broken leg")
+    shares = scores
 
 
 class GatedLeg(WrappedLeg):
