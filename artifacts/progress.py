@@ -20,7 +20,7 @@ class ProgressBar:
 
     def __init__(self, stage: str, *, total: int | None, unit: str) -> None:
         self._stage, self._total, self._unit = stage, total, unit
-        self._done, self._live, self._open = 0, False, False
+        self._done, self._live = 0, False
 
     def __enter__(self) -> Self:
         self._live = sys.stderr.isatty()
@@ -42,11 +42,11 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self._show("\n")
-        elif self._open:
+        elif self._live:
             print(file=sys.stderr)
 
     def _show(self, end: str) -> None:
-        self._shown, self._open = time.monotonic(), not end
+        self._shown = time.monotonic()
         took, done, total = self._shown - self._began, self._done, self._total
         line = f"{self._stage}: {done:,}{'' if total is None else f'/{total:,}'} {self._unit}, {duration(took)}"
         if total is not None and 0 < done < total:

@@ -4,8 +4,8 @@ The first signal raises `Stopped` in the main thread, so that every `with` and `
 second ends the process at once. Python runs handlers between its own instructions only: while the main thread is inside
 Faiss, PyTorch or Java, a signal takes effect when that call returns.
 
-Work directories need no protection: each file in them appears whole or not at all, so a stopped or killed command loses
-only what it was just making. Before a command puts its result in place, it calls `commit_point`.
+Files in work directories appear whole or not at all. Before a command puts its result in place, it calls
+`commit_point`.
 """
 
 import signal

@@ -61,18 +61,14 @@ def build(
 ) -> None:
     """Make a bundle: token tables, encoded corpus, indexes. Or, of a recipe of the kind general-table, such a table."""
     with running("build", as_json=as_json) as job:
-        chosen = (first, last, ray)
-        kind = recipe_kind(recipe)
-        if kind is GeneralTableRecipe:
-            if any(value is not None for value in chosen):
-                raise RecipeError(
-                    f"{recipe}: kind is general-table, which is made in one stage.",
-                    remedy="Leave --from, --until and --ray out.",
-                )
+        if recipe_kind(recipe) is GeneralTableRecipe:
+            if first or last or ray:
+                what = f"{recipe}: kind is general-table, which is made in one stage."
+                raise RecipeError(what, remedy="Leave --from, --until and --ray out.")
             job.summary = _general_table(context, overwrite)
             return
         loaded = overridden(context, Recipe)
-        stages = _stages(loaded, *chosen)
+        stages = _stages(loaded, first, last, ray)
         if "index" in stages:
             check_before_build(loaded, overwrite=overwrite)
         if ray is None:
@@ -100,9 +96,8 @@ def _stages(recipe: Recipe, first: Stage | None, last: Stage | None, ray: str | 
         return ["encode"]
     begin, end = every.index(first or every[0]), every.index(last or every[-1])
     if begin > end:
-        raise RecipeError(
-            f"--from is {first} and --until is {last}.", remedy=f"The stages of this recipe: {', '.join(every)}."
-        )
+        what = f"--from is {first} and --until is {last}."
+        raise RecipeError(what, remedy=f"The stages of this recipe: {', '.join(every)}.")
     return every[begin : end + 1]
 
 

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 _BUILT: Final = "The bundle's folder, or the recipe that it was built by."
 _PREFIX: Final = "LIGHTRETRIEVER_OPENSEARCH_"  # the variables of the service's settings
-_TIMEOUT_S: Final = 120.0
 _EXAMPLES: Final = 3  # ids that no document had
 
 _TO: Final = Option("--to", envvar=f"{_PREFIX}URL", help="Addresses of the cluster's nodes, by comma.")
@@ -315,4 +314,4 @@ def _connected(urls: str, user: str | None, ca_file: Path | None) -> "Cluster":
     with importing("cluster"):
         from lightretriever.artifacts.cluster.client import ClusterAddress, connect
     password, api_key = (os.environ.get(_PREFIX + name) for name in ("PASSWORD", "API_KEY"))
-    return connect(ClusterAddress(urls, user, password, api_key, ca_file), timeout_s=_TIMEOUT_S, retry_late=True)
+    return connect(ClusterAddress(urls, user, password, api_key, ca_file), timeout_s=120, retry_late=True)

@@ -50,8 +50,6 @@ _KEYS: Final = {
 _GOING_ON: Final = ("build", "delete", "push", "train", "upsert")
 """Commands that keep what they have finished when they are stopped."""
 
-_ERROR_STATUS: Final = 2  # of the errors that this project raises; that of Python's is 1
-
 
 @dataclass
 class Job:
@@ -107,7 +105,7 @@ def _error_facts(error: BaseException, command: str) -> dict[str, Any]:
         goes_on = "goes on where it was" if command in _GOING_ON else "begins again; nothing of it is left"
         message, remedy, status = f"{error}.", f"The same command {goes_on}.", 128 + error.number
     elif isinstance(error, LightRetrieverError):
-        message, remedy, status = error.message, error.remedy, _ERROR_STATUS
+        message, remedy, status = error.message, error.remedy, 2
     return {"kind": type(error).__name__, "message": message, "remedy": remedy, "status": status}
 
 

@@ -15,7 +15,6 @@ from lightretriever.artifacts.documents.document import Document, read_document,
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.atomic import new_file
-from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.summary import Summary, megabytes
 
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
@@ -61,10 +60,6 @@ class Corpus:
         self.fields = dict(fields or {})
         self._check = check
         self.skipped = Skipped()
-
-    def sha256(self) -> str:
-        """SHA-256 of the file as it lies on disk."""
-        return file_sha256(self.path)
 
     def __iter__(self) -> Iterator[Document]:
         """Documents in file order. Raises CorpusError with file and line for a bad line."""

@@ -30,10 +30,8 @@ from lightretriever.artifacts.files.reading import parse_yaml
 from lightretriever.artifacts.progress import ProgressBar
 
 _ENDINGS: Final = (".md", ".txt")
-_MAX_PATH_BYTES: Final = 500
-"""UTF-8 bytes, so that an id with its number has no more than the 512 that a corpus allows."""
-_MAX_BYTES: Final = 1 << 30
-"""Bytes of a file, which is cut up in memory."""
+_MAX_PATH_BYTES: Final = 500  # so that an id with its number has no more than the 512 that a corpus allows
+_MAX_BYTES: Final = 1 << 30  # of a file, which is cut up in memory
 _LINK: Final = "a link; it is not followed"
 _BLOCKS: Final = MarkdownIt("commonmark").disable("inline")
 _BLANKS: Final = " \t"

@@ -18,8 +18,7 @@ from lightretriever.artifacts.files.reading import open_regular
 
 GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
-HEAD: Final = 512
-"""Bytes by which a kind is known."""
+HEAD: Final = 512  # bytes by which a kind is known
 
 
 class Kind(NamedTuple):

@@ -14,7 +14,6 @@ _Span = tuple[int, int]
 _Count = Callable[[str], int]
 _MAX_WORD: Final = 100  # letters
 
-
 # Chinese, Japanese and other signs of words or syllables, such as Yi and Tangut: each counts as a word. Other scripts
 # without spaces, Thai to Javanese: each six characters, with the marks that belong to them. A word of more than a
 # hundred letters, such as an address, counts as several.

@@ -31,12 +31,9 @@ Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row | ValueError]]
 """Where each row stands, such as `row 3`, and the row, or what is wrong with it."""
 
-_BLANK: Final = " \t\r\n\x1a"
-"""Characters of a line that is no row: blanks, and the end of a file of DOS."""
-_ROWS: Final = 256
-"""Rows in memory at a time."""
-_MAX_DIGITS: Final = 38
-"""Digits of a decimal that DuckDB keeps; it rounds longer ones to a float."""
+_BLANK: Final = " \t\r\n\x1a"  # characters of a line that is no row; the last one ends a file of DOS
+_ROWS: Final = 256  # in memory at a time
+_MAX_DIGITS: Final = 38  # of a decimal that DuckDB keeps; it rounds longer ones to a float
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MAX_NAMED: Final = 30
 _COLUMNS: Final = "See --id, --title and --text, and --delimiter and --columns of CSV."

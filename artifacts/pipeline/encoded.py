@@ -56,7 +56,7 @@ class EncodedCorpus:
     def of(cls, corpus: Corpus, folder: Path, *, shared: bool = False) -> Self:
         """The encoded corpus below `folder`, which is written unless it is there. Others are removed, unless the folder
         is `shared` with processes that may use them. Raises CorpusError for a bad line or no document."""
-        facts = {"format": FORMAT, "corpus_sha256": corpus.sha256(), "limit": corpus.limit}
+        facts = {"format": FORMAT, "corpus_sha256": file_sha256(corpus.path), "limit": corpus.limit}
         facts |= {"skip_bad": corpus.skip_bad, "kinds": corpus.fields}
         key = blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
         if not (folder / key / _FACTS).is_file():
@@ -140,7 +140,7 @@ def _write(corpus: Corpus, facts: dict[str, Any], new: Path) -> None:
             raw.write(document.raw)
             at.append(at[-1] + len(document.raw))
             digests += text_digest(document.full_text)
-    if corpus.sha256() != facts["corpus_sha256"]:
+    if file_sha256(corpus.path) != facts["corpus_sha256"]:
         raise CorpusError(f"{corpus.path}: changed while it was read.", remedy="Run it again once the file is whole.")
     if not digests:
         raise CorpusError(f"{corpus.path}: there is no document in it.", remedy="Give a corpus with documents.")

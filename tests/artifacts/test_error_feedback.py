@@ -39,14 +39,10 @@ def steps_of(vectors: Floats) -> tuple[Floats, Floats]:
     return low, (vectors.max(axis=0) - low) / np.float32(255)
 
 
-def errors(codes: npt.NDArray[np.uint8], vectors: Floats, low: Floats, step: Floats) -> Floats:
-    return low + (codes + np.float32(0.5)) * step - vectors
-
-
 def test_what_queries_have_nothing_to_do_with_is_rounded_to_the_nearest(vectors: Floats) -> None:
     low, step = steps_of(vectors)
     codes = error_feedback_codes(vectors, low, step, np.eye(DIMENSION))
-    assert np.abs(errors(codes, vectors, low, step) / step).max() < 0.501
+    assert np.abs(codes + 0.5 - (vectors - low) / step).max() < 0.501
 
 
 def test_a_dimension_may_have_one_value_alone(vectors: Floats, queries: Floats) -> None:

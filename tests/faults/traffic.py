@@ -67,12 +67,11 @@ def bare(body: bytes) -> bytes:
     return _PASSING.sub(b"", body)
 
 
-def constant_rate(url: str, asks: Sequence[Ask], rate: float, seconds: float, *, limit_s: float = 60.0) -> list[Answer]:
-    """Send `rate` requests a second, in turn, whether earlier ones are answered or not. An answer is waited for no
-    longer than `limit_s`."""
+def constant_rate(url: str, asks: Sequence[Ask], rate: float, seconds: float) -> list[Answer]:
+    """Send `rate` requests a second, in turn, whether earlier ones are answered or not."""
 
     async def work() -> list[Answer]:
-        load = _Load(url, asks, limit_s)
+        load = _Load(url, asks)
         async with asyncio.TaskGroup() as group:
             for number in range(max(1, round(rate * seconds))):
                 await asyncio.sleep(max(0.0, number / rate - load.now()))
@@ -83,19 +82,13 @@ def constant_rate(url: str, asks: Sequence[Ask], rate: float, seconds: float, *,
 
 
 def clients(
-    url: str,
-    asks: Sequence[Ask],
-    count: int,
-    seconds: float | None = None,
-    *,
-    keep: bool = False,
-    limit_s: float = 60.0,
+    url: str, asks: Sequence[Ask], count: int, seconds: float | None = None, *, keep: bool = False
 ) -> list[Answer]:
     """Run `count` clients that ask in turn, each its next request when the one before is answered: for `seconds`, or
     until everything was asked once. `keep`: the answers keep their bodies."""
 
     async def work() -> list[Answer]:
-        load = _Load(url, asks, limit_s, keep)
+        load = _Load(url, asks, keep)
 
         async def client() -> None:
             while load.begun < len(asks) if seconds is None else load.now() < seconds:
@@ -119,11 +112,11 @@ def elsewhere(function: Callable[..., list[Answer]], *arguments: Any, **more: An
 class _Load:
     """Requests under way and the answers so far."""
 
-    def __init__(self, url: str, asks: Sequence[Ask], limit_s: float, keep: bool = False) -> None:
+    def __init__(self, url: str, asks: Sequence[Ask], keep: bool = False) -> None:
         self.answers: list[Answer] = []
         self.begun = 0
         self._host, self._port = address(url)
-        self._asks, self._limit_s, self._keep = asks, limit_s, keep
+        self._asks, self._keep = asks, keep
         self._start = perf_counter()
         self._free: list[Connection] = []
         self._open = 0
@@ -141,7 +134,7 @@ class _Load:
         self._open += 1
         sent, status, more = self.now(), -1, dict[str, Any]()
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(60):
                 status, more = await self._exchange(self._asks[number].request)
         except TimeoutError:
             pass
@@ -200,9 +193,9 @@ def searches(count: int, seed: int = 7) -> list[dict[str, Any]]:
     return [_search(chance) for _ in range(count)]
 
 
-def mix(key: str, count: int = 400, seed: int = 7) -> list[Ask]:
+def mix(key: str, count: int) -> list[Ask]:
     """`count` requests in the order in which they are asked: two thirds are searches, one in ten is a mistake."""
-    chance = random.Random(seed)
+    chance = random.Random(7)
     kinds = (_searching, _batch, _encode, _document, _operation, _mistake)
     chosen = chance.choices(kinds, weights=(64, 4, 8, 8, 6, 10), k=count)
     return [kind(chance, key) for kind in chosen]

@@ -23,6 +23,7 @@ import torch
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
 from lightretriever.artifacts.errors import CorpusError, ResumeError
+from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.encode import encode_corpus, encode_texts
 from lightretriever.artifacts.pipeline.encoded import FORMAT, EncodedCorpus
@@ -61,7 +62,7 @@ def test_the_columns_have_what_the_corpus_has(tmp_path: Path) -> None:
     encoded = EncodedCorpus.of(corpus, tmp_path / "encoded")
     documents = list(Corpus(corpus.path, skip_bad=True))
     assert list(encoded) == documents
-    assert (len(encoded), encoded.facts["format"], encoded.corpus_sha256) == (41, FORMAT, corpus.sha256())
+    assert (len(encoded), encoded.facts["format"], encoded.corpus_sha256) == (41, FORMAT, file_sha256(corpus.path))
     assert (encoded.skipped.count, len(encoded.skipped.reasons)) == (1, 1)
     assert [document.id for document in encoded.documents(19, 22)] == [LINES[19]["_id"], "ü", LINES[20]["_id"]]
     assert encoded.document(40) == documents[40]

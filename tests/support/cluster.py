@@ -72,9 +72,9 @@ class Nodes:
         """Start a node again."""
         self._run("revive", node)
 
-    def keep_snapshots(self, folder: str = "snapshots") -> str:
+    def keep_snapshots(self) -> str:
         """Start the nodes again so that they may write snapshots to a folder, and give its path."""
-        path = Path(self._data, folder)
+        path = Path(self._data, "snapshots")
         path.mkdir()
         path.chmod(0o777)
         for node in range(1, len(self.urls) + 1):

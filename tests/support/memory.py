@@ -31,15 +31,12 @@ class Held:
 
 def held(pid: int, folder: Path = Path("/")) -> Held:
     """Read memory, threads and files of a process, and count its mapped files in a folder."""
-    process, status = Path(f"/proc/{pid}"), _status(pid)
+    process = Path(f"/proc/{pid}")
+    lines = (process / "status").read_text("ascii").splitlines()
+    status = dict(line.split(":", 1) for line in lines)
     return Held(
         descriptors=len(list((process / "fd").iterdir())),
         threads=int(status["Threads"]),
         resident_mb=int(status["VmRSS"].split()[0]) / 1024,
         mapped=(process / "maps").read_text("utf-8").count(str(folder)),
     )
-
-
-def _status(process: int | str) -> dict[str, str]:
-    lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
-    return dict(line.split(":", 1) for line in lines)

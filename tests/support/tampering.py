@@ -31,12 +31,12 @@ def sign(record: dict[str, Any]) -> dict[str, Any]:
     return fields | {"manifest_sha256": hashlib.sha256(canonical.encode()).hexdigest()}
 
 
-def edit_manifest(bundle: Path, edit: Callable[[dict[str, Any]], object], *, signed: bool = True) -> None:
+def edit_manifest(bundle: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     """Change the manifest as JSON, and sign it as if it had been written so; nothing else checks the result."""
     file = bundle / "manifest.json"
     record = json.loads(file.read_bytes())
     edit(record)
-    file.write_text(json.dumps(sign(record) if signed else record), encoding="utf-8")
+    file.write_text(json.dumps(sign(record)), encoding="utf-8")
 
 
 def resign(bundle: Path) -> None:
