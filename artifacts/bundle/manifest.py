@@ -73,7 +73,7 @@ class MatchThresholds(ManifestPart):
 class TaskInfo(ManifestPart):
     """One token table (V, D): its file, the instruction its rows were computed behind, and its number type; a bundle
     without a dense leg has neither file nor type. With head queries, the model read them behind the same instruction
-    (see `artifacts.tokens.head_queries`). `match` is missing where the vocabulary has too few words to set it by."""
+    (see `artifacts.tokens.table`). `match` is missing where the vocabulary has too few words to set it by."""
 
     file: InsidePath | None = _left_out_if(None)
     instruction: str

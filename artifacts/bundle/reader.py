@@ -35,9 +35,8 @@ from lightretriever.artifacts.files.atomic import new_folder
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
-from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.table import HeadQueries, TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 HASHES: Final = ("sha256", "xxh3")

@@ -55,9 +55,8 @@ from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic import new_folder, writing
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
-from lightretriever.artifacts.tokens.table import TableDtype, TokenTable, count_each, write_table
+from lightretriever.artifacts.tokens.table import HeadQueries, TableDtype, TokenTable, count_each, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 _TOKENIZER_FILE: Final = "tokenizer.json"

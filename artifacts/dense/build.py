@@ -1,9 +1,5 @@
-"""Building the dense index: inner product, in a form that can also score documents a search did not find; and choosing
-its search parameters, the cheapest that find nearly all that an exact search finds.
-
-How wide an approximate index must search depends on the vectors and on the queries: a mean of token rows lies elsewhere
-than a document. So recall is measured when a bundle is written, with a sample of queries or with queries made of its
-own documents.
+"""Building the dense index, and measuring its search parameters: the cheapest that find nearly all that an exact search
+finds, for a sample of queries or queries made of documents.
 """
 
 import math
@@ -30,11 +26,8 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError, RecipeError
 from lightretriever.artifacts.progress import ProgressBar
 
-# Up to FLAT_LIMIT documents an exact scan takes a fraction of a millisecond. Beyond, Faiss scans 4-bit product codes,
-# and scores the best candidates again with 8-bit vectors: all codes up to SCAN_LIMIT documents, then those of inverted
-# lists.
-FLAT_LIMIT: Final = 5_000
-SCAN_LIMIT: Final = 20_000
+FLAT_LIMIT: Final = 5_000  # documents of which an exact scan takes a fraction of a millisecond
+SCAN_LIMIT: Final = 20_000  # documents whose 4-bit codes are all scanned; of more, those of some inverted lists
 
 _EF_CONSTRUCTION: Final = 200  # Faiss's own 40 costs several points of recall at a million documents
 _POINTS_PER_CENTROID: Final = 39  # below this Faiss itself warns of a poor clustering
@@ -43,12 +36,10 @@ _SCORE_TOLERANCE: Final = 1e-3
 
 
 def choose_factory(count: int, dimension: int) -> str:
-    """The Faiss factory string for `count` documents of `dimension` values where there is no sample of queries.
+    """Return the Faiss factory string for `count` documents of `dimension` values where there is no sample of queries.
 
-    - up to 5,000: `Flat`, exact;
-    - up to 20,000: `PQ{m}x4fs,Refine(SQ8)`, m as below;
-    - more: `IVF{n},PQ{m}x4fsr,Refine(SQ8)`, n the power of two next to sqrt(count), m the largest divisor of
-      `dimension` that leaves two or more values per sub-quantiser.
+    Up to 5,000 documents: `Flat`; up to 20,000: `PQ{m}x4fs,Refine(SQ8)`; more: `IVF{n},PQ{m}x4fsr,Refine(SQ8)`, with n
+    as in `lists_by_size` and m as in `product_parts`.
     """
     if count <= FLAT_LIMIT:
         return "Flat"
@@ -58,15 +49,13 @@ def choose_factory(count: int, dimension: int) -> str:
 
 
 def product_parts(dimension: int) -> int:
-    """The number of 4-bit sub-quantisers: the largest divisor of `dimension` that leaves each two or more values."""
+    """Return the largest divisor of `dimension` that leaves each 4-bit sub-quantiser two or more values."""
     return max(m for m in range(1, max(dimension // 2, 1) + 1) if dimension % m == 0)
 
 
 def factory_for(vectors: Float32Array, queries: Float32Array | None) -> str:
-    """The factory string for document vectors (N, D): one laid out by queries (q, D) where there are some.
-
-    Small corpora and vectors of few dimensions gain nothing from queries and get that of `choose_factory`.
-    """
+    """Return the factory string for document vectors (N, D): one laid out by queries (q, D) where there are some, or
+    that of `choose_factory` for small corpora and vectors of few dimensions, which gain nothing from queries."""
     count, dimension = vectors.shape
     if queries is None or not len(queries) or count <= SCAN_LIMIT or dimension < MIN_DIMENSION:
         return choose_factory(count, dimension)
@@ -74,7 +63,7 @@ def factory_for(vectors: Float32Array, queries: Float32Array | None) -> str:
 
 
 def lists_by_size(count: int) -> int:
-    """The number of inverted lists for `count` documents: the power of two next to sqrt(count)."""
+    """Return the number of inverted lists for `count` documents: the power of two next to sqrt(count)."""
     return int(2 ** round(math.log2(math.sqrt(count))))
 
 
@@ -101,12 +90,10 @@ def build_dense_index(
 ) -> FaissIndex:
     """Build a Faiss index over document vectors, float32 (N, D), L2-normalised; they may be a memory map.
 
-    `factory` is a factory string of Faiss or of `artifacts.dense.query_aware`; the latter needs `queries`, a sample of
-    query vectors, float32 (q, D) of length 1. None chooses by size and by whether there are queries. The same vectors
-    give the same bytes, whatever the number of threads.
-
-    Raises RecipeError for a factory string that Faiss refuses, that needs more vectors, or whose scores can't be
-    computed again.
+    `factory` is a factory string of Faiss or of `artifacts.dense.query_aware`, which needs `queries`, float32 (q, D) of
+    length 1; None for that of `factory_for`. The same vectors give the same bytes, whatever the number of threads.
+    Raises RecipeError for a factory that Faiss refuses, that needs more vectors, or whose scores can't be computed
+    again.
     """
     factory = factory or factory_for(vectors, queries)
     check_factory(factory, vectors.shape[1], len(vectors))
@@ -213,12 +200,11 @@ def choose_parameters(
 ) -> tuple[dict[str, float], float | None]:
     """Search parameters for an index of `vectors` (N, D), by Faiss's names, and their recall for `queries` (q, D).
 
-    Recall is the share of the exact best 100 that a search for 100 finds. The cheapest setting is chosen that reaches
-    0.95, or 0.99 where a search scans all codes, or that comes within 0.01 of the best where none does: efSearch of a
-    graph, else nprobe of inverted lists and k_factor_rf (candidates to score again, as a multiple of 100). An index
-    without such parameters gets none, and no recall; without queries, the narrowest setting, and no recall. Recall is
-    assumed not to fall with either parameter. The same vectors and queries give the same setting. The index is left
-    with another setting.
+    Recall is the share of the exact best 100 that a search for 100 finds, and is assumed not to fall with a parameter.
+    The cheapest setting is chosen that reaches 0.95, or 0.99 where a search scans all codes, or that comes within 0.01
+    of the best where none does: efSearch of a graph, else nprobe of inverted lists and k_factor_rf (candidates to score
+    again, as a multiple of 100). An index without such parameters gets none; without queries it gets the narrowest
+    setting; neither has a recall. The index is left with another setting.
     """
     widths = _widths(index)
     factors: list[dict[str, float]] = [{}]  # how many candidates to score again, from few to many

@@ -1,11 +1,8 @@
-"""Searching the dense index: document vectors in Faiss, by inner product.
-
-Document vectors are L2-normalised, so the inner product with a normalised query vector is the cosine. Faiss searches;
-`DenseIndex.scores` also scores documents that the search did not find, so fusion uses their true dense score.
+"""Searching the dense index: L2-normalised document vectors in Faiss, by inner product.
 
 The background of a bundle are vectors of documents from all over the corpus, which tell how good a best score is: with
 the scores b of a query in the background, its best document, of score s, is (s - mean(b)) / std(b) deviations above the
-corpus, many where the corpus has what the query asks for.
+corpus.
 """
 
 import math
@@ -27,9 +24,7 @@ FaissIndex: TypeAlias = Any  # faiss is wrapped by SWIG and has no types
 _FETCH: Final = "Fetch or build the bundle again."
 _MAX_PARAMETER: Final = 10_000  # of a search, but lists to probe
 
-_FEW: Final = 20_000
-"""Up to this many allowed documents are all scored, which is exact; among more, Faiss searches."""
-
+_FEW: Final = 20_000  # allowed documents that are all scored, which is exact; among more, Faiss searches
 _KEPT_ONE_OF: Final = 2  # a filter that keeps one document of so many is applied to what Faiss finds without it
 _DEEPER: Final = 1.5  # times as many documents as are needed on average, so that enough of them match; fewer times and
 _FEW_MORE: Final = 8  # some more where the filter leaves few out
@@ -42,19 +37,15 @@ _calling = local()  # what Faiss was told for the calling thread
 
 
 def use_threads(count: int) -> None:
-    """Set the OpenMP threads that Faiss uses in the calling thread from now on. It is told once: a call into Faiss
-    releases Python's GIL, so it wakes a thread that waits for it."""
+    """Set the OpenMP threads that Faiss uses in the calling thread. It is told once: a call releases the GIL."""
     if getattr(_calling, "threads", 0) != count:
         faiss.omp_set_num_threads(count)
         _calling.threads = count
 
 
 class DenseIndex:
-    """A Faiss index on disk, memory-mapped: opening it takes milliseconds, and processes share its pages.
-
-    A search runs on the calling thread alone: Faiss keeps an OpenMP pool per calling thread, and one query gains
-    nothing from it. Any number of threads may search at the same time.
-    """
+    """A Faiss index on disk, memory-mapped, so that processes share its pages. A search runs on the calling thread
+    alone: Faiss keeps an OpenMP pool per calling thread, and one query gains nothing from it. Thread-safe."""
 
     def __init__(self, index: FaissIndex) -> None:
         """Search an inner product index. Raises BundleError where it holds codes of another number of documents."""
@@ -107,8 +98,7 @@ class DenseIndex:
 
     @property
     def search_bytes(self) -> int:
-        """About how many bytes of the index a search reads: the share of the lists that it looks into. A graph, whose
-        steps jump through memory, counts as a whole."""
+        """About how many bytes of the index a search reads: of lists, the share that it looks into; else all."""
         inner = innermost(self._index)
         size = int(inner.ntotal) * int(getattr(inner, "code_size", 4 * self.dimension))
         return size if not isinstance(inner, faiss.IndexIVF) else size * inner.nprobe // max(1, inner.nlist)
@@ -116,13 +106,10 @@ class DenseIndex:
     def search(self, query: Float32Array, k: int, allowed: UInt8Array | None = None) -> tuple[Int64Array, Float32Array]:
         """The best documents for a query vector, shape (D,): ordinals, int64 (m,), and scores, float32 (m,).
 
-        `allowed`, uint8 with one bit per ordinal (lowest bit first), restricts it to documents whose bit is set.
-        Where half or more are allowed, the index is searched without a filter, and deeper, for these; else all of them
-        are scored if they are few, or if an approximate index reaches fewer than `k`: m = min(k, their number).
-
-        Scores descend, equal scores by ordinal; m = min(k, N), or fewer where an approximate index reaches fewer. An
-        exhaustive index (Flat, SQ8) also picks by ordinal among equal documents in the last places. The scores are bit
-        for bit those of `scores`, so documents from both calls can be ranked together.
+        Scores descend, equal scores by ordinal, and are bit for bit those of `scores`; m = min(k, N), or fewer where an
+        approximate index reaches fewer. `allowed`, uint8 with one bit per ordinal (lowest bit first), restricts it to
+        documents whose bit is set; m = min(k, their number) where fewer than half are allowed. An exhaustive index
+        (Flat, SQ8) also picks by ordinal among equal documents in the last places.
         """
         ordinals = self.nearest(query, k, allowed)
         return best_first(ordinals, self.scores(query, ordinals), k)
@@ -148,11 +135,8 @@ class DenseIndex:
         return every
 
     def scores(self, query: Float32Array, ordinals: IntegerArray) -> Float32Array:
-        """Inner products of a query vector, shape (D,), with given documents, shape (m,), float32 (m,).
-
-        These are bit for bit the scores that `search` gives, and no document's score depends on the others.
-        Raises ValueError for an ordinal outside 0..N-1.
-        """
+        """Inner products of a query vector (D,) with given documents (m,), float32 (m,). None depends on the other
+        documents. Raises ValueError for an ordinal outside 0..N-1."""
         return inner_products(self.vectors, query, np.asarray(ordinals, dtype=np.int64))
 
     def _fetch(self, query: Float32Array, wanted: int, count: int, allowed: UInt8Array | None) -> Int64Array:
@@ -171,10 +155,8 @@ class DenseIndex:
         return best
 
     def vectors(self, ordinals: IntegerArray) -> Float32Array:
-        """The vectors of given documents as the index holds them, quantised or not, float32 (m, D).
-
-        Raises ValueError for an ordinal outside 0..N-1.
-        """
+        """The vectors of given documents as the index holds them, quantised or not, float32 (m, D). Raises ValueError
+        for an ordinal outside 0..N-1."""
         outside = (ordinals < 0) | (ordinals >= self.count)
         if outside.any():
             raise ValueError(f"document {ordinals[outside][0]} is outside 0..{self.count - 1}")
@@ -184,7 +166,7 @@ class DenseIndex:
         vectors: Float32Array
         if self._codes is None:
             vectors = self._index.reconstruct_batch(ordinals.astype(np.int64))
-        else:  # a fifth of the time that `reconstruct_batch` takes, which decodes one document at a time
+        else:  # a fifth of the time of `reconstruct_batch`, which decodes one document at a time
             vectors = self._coder.sa_decode(self._codes.take(ordinals, axis=0))
         return vectors
 
@@ -240,10 +222,8 @@ def _restricted(index: FaissIndex, allowed: UInt8Array) -> Any:
 
 
 def _codes(index: FaissIndex) -> tuple[FaissIndex, UInt8Array | None]:
-    """The part of an index that holds one code per document, and a view of its codes, uint8 (N, bytes).
-
-    None in place of codes where an index has no such part. The view is valid as long as the index is open.
-    """
+    """The part of an index that holds one code per document, and a view of its codes, uint8 (N, bytes), which is valid
+    as long as the index is open; None in place of codes where an index has no such part."""
     if isinstance(index, faiss.IndexRefine):
         index = faiss.downcast_index(index.refine_index)
     elif isinstance(index, faiss.IndexHNSW):

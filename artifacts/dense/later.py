@@ -1,8 +1,8 @@
 """A dense index, and vectors that are written behind it, searched as one.
 
-The vectors that are written are kept in memory as float32. Up to some thousands all of them are scored. Of more, Faiss
-scans 4-bit codes, as it does in a bundle of up to `SCAN_LIMIT` documents, and the best candidates are scored. Codes are
-learned from the vectors themselves, again whenever their number has doubled; the newest vectors have none.
+The vectors that are written are kept in memory as float32. Up to some thousands all of them are scored; of more, 4-bit
+codes are scanned and the best candidates scored. Codes are learned again whenever the vectors have doubled; the newest
+have none.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,7 @@ from lightretriever.artifacts.dense.build import product_parts
 from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, best_first, inner_products, use_threads
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array, UInt8Array
 
-MIN_CODED: Final = 2_048
-"""So many vectors are scored about as fast as their codes are scanned; fewer have no codes."""
-
+MIN_CODED: Final = 2_048  # vectors that are scored about as fast as their codes are scanned; fewer have no codes
 _MIN_NEW: Final = 512  # vectors get codes when they are so many
 _NEW_SHARE: Final = 32  # and one for so many that have some, as these are copied
 _TRAINING: Final = 2_048  # vectors that codes are learned from

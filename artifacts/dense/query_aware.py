@@ -1,15 +1,14 @@
 """A dense index laid out by a sample of queries: it tells apart the documents that queries tell apart.
 
 If a list or a code stands for two documents x and y alike, the score of a query q is off by q·(x-y). Averaged over
-queries, the square of that error is (x-y)ᵀ M (x-y) with M = E[q qᵀ], which is not the distance between the documents.
-So both sides are mapped, without changing a score:
+queries, the square of that error is (x-y)ᵀ M (x-y) with M = E[q qᵀ]. Both sides are mapped, without changing a score,
+so that it is the distance:
 
     x' = U M^½ x        q' = U M^-½ q        q'·x' = q·x        (U: main directions of the documents M^½ x)
 
-Now distance is what counts. Lists are clusters of x'. The first 2m directions are kept; the product quantiser encodes
-the residuals in m codes of 4 bits, each of which pairs a direction of large variance with one of small variance. The
-best candidates are scored again with all dimensions in 8 bits. Queries of a language have much in common, so M is far
-from isotropic, and a few directions hold most of a score.
+Lists are clusters of x'. The first 2m directions are kept; the product quantiser encodes the residuals in m codes of 4
+bits, each of which pairs a direction of large variance with one of small variance. The best candidates are scored again
+with all dimensions in 8 bits.
 
 Error feedback quantises those: a code is off by up to half a step in each dimension, and a score by e·q, where e is the
 error of a document's codes. The expected squared error of a score is eᵀ M e, so dimensions are rounded one after the
@@ -75,9 +74,7 @@ def _rounded(targets: Float32Array, feedback: Float32Array) -> UInt8Array:
     return codes
 
 
-MIN_DIMENSION: Final = 16
-"""Vectors with fewer dimensions have no directions to choose from."""
-
+MIN_DIMENSION: Final = 16  # with fewer there are no directions to choose from
 _PATTERN: Final = re.compile(r"Queries,IVF([1-9]\d*),PQ([1-9]\d*)x4fsr,Refine\(SQ8\)")
 _ISOTROPIC: Final = 0.1  # added to M in every direction, for queries unlike those of the sample
 _TRAINING_DOCUMENTS_PER_LIST: Final = 128
@@ -119,10 +116,8 @@ def parse_query_aware(factory: str, dimension: int) -> tuple[int, int]:
 
 
 def build_query_aware_index(vectors: Float32Array, queries: Float32Array, factory: str) -> Any:
-    """The Faiss index over documents (N, D), which may be a memory map, laid out by queries (q, D).
-
-    Both are float32 of length 1. Raises RecipeError for a factory string that doesn't fit D.
-    """
+    """Return the Faiss index over documents (N, D), which may be a memory map, laid out by queries (q, D), both float32
+    of length 1. Raises RecipeError for a factory string that doesn't fit D."""
     dimension = vectors.shape[1]
     lists, parts = parse_query_aware(factory, dimension)
     sample = _sample(vectors, lists)

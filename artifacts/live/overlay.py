@@ -51,9 +51,7 @@ class Overlay:
         self._dense = None if dense is None else DenseWriter(dense)
         self._alive = np.ones(index.count, np.bool_)
         words = manifest.sparse
-        self._writer = LaterIndexWriter(
-            folder, index, manifest.fields, language=words.language, positions=words.positions
-        )
+        self._writer = LaterIndexWriter(folder, manifest.fields, language=words.language, positions=words.positions)
 
     def find(self, document_id: str) -> tuple[int | None, int]:
         """Return the ordinal of the living document with this id, None if there is none, and the number of the change
@@ -106,7 +104,7 @@ class Overlay:
     def prepare(self, sequence: int) -> Snapshot:
         """Return what `publish` shows: all that was applied, up to the change `sequence`. JavaError where the disk is
         full."""
-        index = self._writer.behind()
+        index = self._writer.behind(self._index)
         alive = np.packbits(np.pad(self._alive, (0, -index.count % 64)), bitorder="little")
         index.alive = index.chosen(alive)
         return Snapshot(index, None if self._dense is None else self._dense.behind(alive), sequence)

@@ -32,8 +32,8 @@ from lightretriever.artifacts.pipeline.store import TextStore, text_digests
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.summary import Summary, encoded_line, left_out, megabytes
-from lightretriever.artifacts.tokens.head_queries import HeadQueries, normalised
-from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_weights, load_idf
+from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, load_idf
+from lightretriever.artifacts.tokens.table import HeadQueries, normalised
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 _COUNTS: Final = ("reused", "encoded", "removed")  # of the stage `encode`
@@ -190,7 +190,7 @@ def _idf(
     if tokenizer is None or wanted is None or (wanted == "auto" and begun is None):
         return None
     if wanted == "corpus":
-        return idf_weights(tokenizer.as_queries(corpus.texts()), tokenizer.vocab_size)
+        return count_tokens(tokenizer.as_queries(corpus.texts()), tokenizer.vocab_size).idf()
     return load_idf(recipe.work / IDF_FILE, tokenizer.vocab_size)
 
 

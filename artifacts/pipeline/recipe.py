@@ -25,8 +25,7 @@ from lightretriever.artifacts.documents.fields import FieldKind, FieldName
 from lightretriever.artifacts.errors import RecipeError
 from lightretriever.artifacts.files.reading import read_yaml
 from lightretriever.artifacts.sparse.vocabulary import Language, VocabularyKind
-from lightretriever.artifacts.tokens.head_queries import MAX_QUERIES
-from lightretriever.artifacts.tokens.table import TableDtype
+from lightretriever.artifacts.tokens.table import MAX_QUERIES, TableDtype
 
 BESIDE: Final = " + "
 """Stands between the paths of bi-encoders whose vectors stand side by side (`pipeline.sentence_models`)."""

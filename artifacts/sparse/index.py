@@ -41,16 +41,11 @@ RESTORE: Final = "Restore the directory from a copy, or build the bundle again."
 
 MIN_WORD: Final = 3
 """Letters of a word that is corrected; shorter ones are like too many others."""
-
-MAX_WORD: Final = 40
-"""Letters of the longest word that is corrected; what is near a longer one takes too long to find."""
-
-MIN_BEGINNING: Final = 2
-"""Letters of a beginning that is completed."""
+_MAX_WORD: Final = 40  # letters; what is near a longer one takes too long to find
+_MIN_BEGINNING: Final = 2  # letters of a beginning that is completed
 
 _MAX_SCORE: Final = float(np.finfo(np.float32).max)
 _IDS_AT_ONCE: Final = 65_536
-_NO_ORDINALS: Final = np.empty(0, np.int64)
 _MAX_SECONDS: Final = 1e9  # as good as no limit, and within Java's long as nanoseconds
 
 
@@ -83,18 +78,12 @@ class FoundImpacts(NamedTuple):
 
 
 class ImpactIndex:
-    """The inverted index of the sparse leg, a Lucene index of one segment. A document's ordinal is its place in the
-    order of writing.
-
-    Any number of threads may use it at once. The files are memory-mapped, so processes share them. `close()` may come
-    while another thread searches: that search ends well, every later call raises JavaError.
-    """
+    """The inverted index of the sparse leg, memory-mapped. A document's ordinal is its place in the order of writing.
+    Thread-safe. `close()` may come while another thread searches: that search ends well, every later call raises
+    JavaError."""
 
     alive: DocumentSet | None = None
     """The documents that are not replaced or deleted, which alone are found; None: all."""
-
-    count: int
-    """Number of documents."""
 
     def __init__(self, handle: JavaObject, path: Path) -> None:
         self.path = path
@@ -103,41 +92,18 @@ class ImpactIndex:
         self._java = java_class("lightretriever.OpenIndex")
         self._impacts = java_class("lightretriever.ImpactSearch")
         self.count = int(java_call(self._java.count, handle))
+        """Number of documents."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the index in the directory `path`.
-
-        Raises BundleError when it is missing, damaged, or not of one segment, and JavaError when Java can't start.
-        """
+        """Open the index in the directory `path`. Raises BundleError when it is missing, damaged, or not of one
+        segment, and JavaError when Java can't start."""
         java = java_class("lightretriever.OpenIndex")
         try:
             handle = java_call(java.open, bytearray(bytes(path.absolute())))
         except (JavaError, ValueError) as error:
             raise BundleError(f"The Lucene index {path} can't be opened ({error}).", remedy=RESTORE) from error
-        try:
-            return cls(handle, path)
-        except Exception:
-            java_call(java.close, handle)
-            raise
-
-    def search(
-        self,
-        terms: Sequence[str],
-        weights: FloatArray,
-        k: int,
-        allowed: DocumentSet | None = None,
-        seconds: float = inf,
-    ) -> tuple[Int64Array, Float32Array]:
-        """The exact best `k` documents, of those `allowed`, that score above 0.
-
-        `terms` (t,) are those of the bundle's vocabulary, `weights` (t,) their weights, finite and not negative; a
-        term that comes twice weighs the sum, and weight 0 is as if the term were not there. Returns ordinals (m,) int64
-        and scores (m,) float32 with m <= k, by descending score, then by ascending ordinal. Raises ValueError on bad
-        arguments, and TimeoutError where the search takes longer than `seconds`.
-        """
-        hits = self.find((terms, weights), k, _NO_ORDINALS, allowed, seconds)
-        return hits.ordinals, hits.scores
+        return cls(handle, path)
 
     def find(
         self,
@@ -149,10 +115,14 @@ class ImpactIndex:
         language: Language = "english",
         named: Sequence[Sequence[str]] = (),
     ) -> FoundImpacts:
-        """Search as `search` does, find the documents for which the conditions `named` hold, and read the impacts of
-        all these and of `others` (m,), in one call into Java. The query is terms (t,) and their weights (t,), or a
-        text, whose words in a language weigh their counts. Documents named are those of the first condition, then those
-        of the next; none of a condition that holds for more than ten.
+        """The exact best `k` documents, of those `allowed`, that score above 0, by descending score, then by ascending
+        ordinal; the documents for which the conditions `named` hold; and the impacts of all these and of `others` (m,),
+        in one call into Java.
+
+        The query is terms (t,) of the bundle's vocabulary and their weights (t,), finite and not negative, of which one
+        that comes twice weighs the sum, or a text, whose words in a language weigh their counts. Of a condition that
+        holds for more than ten documents, none is named. Raises ValueError on bad arguments, and TimeoutError where the
+        search takes longer than `seconds`.
         """
         if isinstance(query, str):
             analyzer, names, values = word_analyzer(language), [query], np.empty(0, np.float32)
@@ -169,18 +139,14 @@ class ImpactIndex:
         return FoundImpacts(found, *arrays)
 
     def scores(self, terms: Sequence[str], weights: FloatArray, ordinals: IntegerArray) -> Float32Array:
-        """The scores (m,) float32 of the documents `ordinals` (m,), as `search` gives them; 0.0 where no term matches.
-
-        Raises ValueError on bad arguments, such as an ordinal that no document has.
-        """
+        """The scores (m,) float32 of the documents `ordinals` (m,), as `find` gives them; 0.0 where no term matches.
+        Raises ValueError on bad arguments."""
         names, values = weighted_query(terms, weights)
         return scores_of(self.impacts(names, ordinals).astype(np.float32) * values)
 
     def impacts(self, terms: Sequence[str], ordinals: IntegerArray) -> Int32Array:
-        """The impact of each term (t,) in each document (m,), (m, t) int32: 0 where the document lacks the term.
-
-        Raises ValueError on bad arguments.
-        """
+        """The impact of each term (t,) in each document (m,), (m, t) int32: 0 where the document lacks the term. Raises
+        ValueError on bad arguments."""
         order = np.argsort(ordinals, kind="stable")
         arguments = (pack_texts("term", terms), pack_ints(ordinals[order]))
         packed = java_call(self._impacts.impacts, self.handle, *arguments)
@@ -189,16 +155,13 @@ class ImpactIndex:
         return impacts
 
     def terms(self, ordinal: int) -> tuple[list[str], Int32Array]:
-        """All terms (n,) of a document, in the order of their UTF-8, and their impacts (n,) int32. As slow as
-        `rows`."""
+        """All terms (n,) of a document, as in `rows`, and their impacts (n,) int32."""
         (row,) = self.rows(ordinal, ordinal + 1)
         return list(row), np.array(list(row.values()), np.int32)
 
     def rows(self, first: int, end: int) -> list[dict[str, int]]:
-        """The impacts of the documents `first` to `end` - 1 by term, in the order of the terms' UTF-8.
-
-        An inverted index has to ask every term for them, which takes milliseconds; so ask for many documents at once.
-        """
+        """The impacts of the documents `first` to `end` - 1 by term, in the order of the terms' UTF-8. Every term of
+        the index is asked, which takes milliseconds; so ask for many documents at once."""
         *names, numbers = unpack_parts(java_call(self._impacts.rows, self.handle, first, end))
         spelt = [name.decode() for name in names]
         rows, terms, impacts = np.frombuffer(numbers, dtype="<i4").reshape(-1, 3).T
@@ -343,18 +306,10 @@ class Spelling:
         self._java = java_class("lightretriever.Spellings")
 
     def corrections(self, words: Sequence[str]) -> list[str]:
-        """For each word, in lower case, the word of the corpus that is most like it; "" where the corpus has the word
-        in any form, and where no word is near. A word that the corpus has counts as a misspelling where one letter
-        makes it a word of 200 times as many documents, unless it is the id of a document.
-
-        Words of 4 and 5 letters may differ in one letter, longer ones in two, but not in the first. Two neighbours that
-        are swapped count as one. Among equals, the word of most documents is taken. A word of three letters is
-        corrected only to one that has two neighbours swapped or one letter more, that five documents and one in 200
-        have, and ten times as many as any other such word. Raises ValueError for a word that is no Unicode.
-        """
-        if not words:
-            return []
-        asked = (word if MIN_WORD <= len(word) <= MAX_WORD else "" for word in words)
+        """For each word, in lower case, the word of the corpus that is most like it, by the rules of Java's Spellings;
+        "" where the corpus has the word in any form, and where no word is near. Raises ValueError for a word that is no
+        Unicode."""
+        asked = (word if MIN_WORD <= len(word) <= _MAX_WORD else "" for word in words)
         packed = pack_texts("word", asked)
         return unpack_texts(java_call(self._java.corrections, self._index.handle, self._analyzer, packed))
 
@@ -367,17 +322,15 @@ class Spelling:
     def completions(self, beginning: str, most: int) -> list[tuple[str, int]]:
         """The words that begin with a text in lower case, of at least two letters, the text itself included if it is a
         word, each with the number of documents that have it: the most frequent `most`, ties by word."""
-        if len(beginning) < MIN_BEGINNING:
+        if len(beginning) < _MIN_BEGINNING:
             return []
         packed = pack_text("beginning", beginning)
         return unpack_counts(java_call(self._java.completions, self._index.handle, packed, most))
 
 
 def weighted_query(terms: Sequence[str], weights: FloatArray) -> tuple[list[str], Float32Array]:
-    """The different terms (u,) of a query (t,), and the sums (u,) float32 of their weights, none 0; see `weighted_ids`.
-
-    Raises ValueError for weights that are not one for each term, as `weighted_ids` does for others.
-    """
+    """The different terms (u,) of a query (t,), and the sums (u,) float32 of their weights, none 0, as
+    `weighted_ids`."""
     numbers: dict[str, int] = {}
     ids = np.array([numbers.setdefault(term, len(numbers)) for term in terms], np.int32)
     kept, sums = weighted_ids(ids, weights)

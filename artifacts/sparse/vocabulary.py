@@ -5,8 +5,8 @@
 
 Words of every language include what the analyzer's own rules leave out: of scripts without spaces, every two
 neighbouring signs; of names such as c++, c# and .net, the name with its signs in letters (cplusplus, csharp, dotnet);
-of two parts with a hyphen between them, both in one word (wifi). Words whose spellings look equal are one: in Unicode's
-form NFKC, without signs that nobody sees, with ' for other apostrophes.
+of two parts with a hyphen between them, both in one word (wifi). Spellings that look equal are one: Unicode's form
+NFKC, without signs that nobody sees, with ' for other apostrophes.
 """
 
 import re

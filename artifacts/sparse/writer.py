@@ -1,10 +1,6 @@
-"""Writing an impact index, which Anserini and pyserini can read too.
-
-Every document has the stored and indexed string `id`, the column of values `raw` (its JSON), and the field `contents`,
-whose terms are those of the bundle's vocabulary and whose term frequencies are the impacts. On request there are the
-field `spellings`, the words of title and text as they are spelt, for corrections and completions, and the field
-`phrases`, their words with their positions. There is one segment, and documents keep their order. Documents that come
-later are written beside an index, and read behind its own.
+"""Writing an impact index, which Anserini and pyserini can read too: the Lucene fields that `docs/architecture.md`
+names, in one segment, documents in their order. Documents that come later are written beside an index, and read behind
+its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,6 +42,8 @@ class ImpactIndexWriter:
     One thread at a time. The directory `path` must not exist or be empty; it is complete only after `close()`.
     """
 
+    _later = False
+
     def __init__(
         self,
         path: Path,
@@ -53,7 +51,6 @@ class ImpactIndexWriter:
         *,
         language: Language | None = None,
         positions: bool = False,
-        later: bool = False,
     ) -> None:
         """`fields` are the documents' declared fields, see `artifacts.documents.fields`. With a language, the spellings
         of title and text are indexed too, see `artifacts.sparse.index`; with `positions`, those of its words.
@@ -69,7 +66,7 @@ class ImpactIndexWriter:
         self._fields: dict[str, FieldKind] = {**(fields or {}), NAMES: "keyword"}
         self._java = java_class("lightretriever.IndexBuilder")
         analyzer = None if language is None else word_analyzer(language)
-        arguments = (analyzer, positions, _LATER_BUFFER_MB if later else _BUFFER_MB, later)
+        arguments = (analyzer, positions, _LATER_BUFFER_MB if self._later else _BUFFER_MB, self._later)
         self._handle = java_call(self._java.open, bytearray(bytes(path.absolute())), *arguments)
 
     def close(self) -> None:
@@ -138,9 +135,8 @@ class ImpactIndexWriter:
         `terms[indptr[i]:indptr[i + 1]]` (each once) with the `impacts` at the same places (1 to 65,535); `indptr` has
         shape (n + 1,), `terms` and `impacts` (nnz,). A term is a place in `names`, or a token id where there are none.
         `records` are the n JSON objects, checked as `document_of` does, where fields, names or spellings are indexed.
-
-        Raises ValueError for what is no Unicode, after which the writer is to be rolled back (the end of the `with`
-        block does it). An id used twice is found by `close()`.
+        Raises ValueError for what is no Unicode, after which the writer is to be rolled back; `close()` finds an id
+        used twice.
         """
         identities = utf8("document id", ids)
         for start, end in _chunks(identities, documents, np.diff(indptr).tolist()):
@@ -175,12 +171,7 @@ class ImpactIndexWriter:
     def add_texts(self, ids: Sequence[str], texts: Sequence[str]) -> None:
         """Add n documents, in order, whose words are indexed with their frequencies, for BM25. ValueError for what is
         no Unicode."""
-        identities = utf8("document id", ids)
-        contents = [
-            part
-            for name, text in zip(ids, texts, strict=True)
-            for part in utf8(f"the text of document {name!r}:", [text])
-        ]
+        identities, contents = utf8("document id", ids), utf8("the text of a document", texts)
         for start, end in _chunks(identities, contents, repeat(0, len(ids))):
             self._call(self._java.addTexts, pack_parts(identities[start:end]), pack_parts(contents[start:end]))
             self.count += end - start
@@ -208,33 +199,21 @@ def numbered(impacts: Sequence[Mapping[str, int]]) -> tuple[Int64Array, Int64Arr
 
 
 class LaterIndexWriter(ImpactIndexWriter):
-    """Writes documents that are read behind those of `index`, to a folder."""
+    """Writes documents that are read behind those of an index, which was written with the same settings."""
 
-    def __init__(
-        self,
-        path: Path,
-        index: ImpactIndex,
-        fields: Mapping[str, FieldKind],
-        *,
-        language: Language | None,
-        positions: bool,
-    ) -> None:
-        """`path` is the folder; the others are what `index` was written with. Raises JavaError when Java or the disk
-        fails."""
-        super().__init__(path, fields, language=language, positions=positions, later=True)
-        self._index = index
+    _later = True
 
     def add_rows(self, ids: Sequence[str], documents: Sequence[bytes], impacts: Sequence[Mapping[str, int]]) -> None:
         """Add n documents, in order: ids, JSON, and impacts by term. ValueError on bad input."""
         self.add(ids, documents, *numbered(impacts), [orjson.loads(document) for document in documents])
 
-    def behind(self) -> ImpactIndex:
-        """Return the documents of the index and those added up to now, as one index, which is closed when nothing
-        refers to it any more."""
-        handle = java_call(self._java.behind, self._handle, self._index.handle)
-        index = ImpactIndex(handle, self._index.path)
-        finalize(index, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
-        return index
+    def behind(self, index: ImpactIndex) -> ImpactIndex:
+        """Return the documents of an index and those added up to now, as one index, which is closed when nothing refers
+        to it any more."""
+        handle = java_call(self._java.behind, self._handle, index.handle)
+        both = ImpactIndex(handle, index.path)
+        finalize(both, java_call, java_class("lightretriever.OpenIndex").close, handle).atexit = False
+        return both
 
     def merge(self) -> None:
         """Make one segment of all that was added up to now, beside other calls. JavaError when the disk fails."""

@@ -2,9 +2,8 @@
 
     IDF_t = ln(1 + (N - df_t + 0.5) / (df_t + 0.5))
 
-where df_t of the N documents of the training corpora contain the token t. This is BM25's form: it is positive even
-for a token that every document contains. A token that no document contains has the IDF 1, as in the inference-free
-paper (section 5.1.2): nothing is known of it.
+where df_t of the N documents of the training corpora contain the token t. It is positive even for a token of every
+document. A token of none has the IDF 1, as in the inference-free paper (section 5.1.2).
 """
 
 import hashlib
@@ -32,10 +31,9 @@ class TokenStatistics:
     documents: int
     frequencies: Int64Array
 
-    def idf(self) -> Float64Array:
-        """IDF of all tokens (V,), in natural logarithms; above 0 even for a token of every one of millions, and 1 for
-        one of none."""
-        return np.where(self.frequencies > 0, self.bm25_idf(), 1.0)
+    def idf(self) -> Float32Array:
+        """IDF of all tokens (V,), finite and positive; 1 for one of no document."""
+        return np.where(self.frequencies > 0, self.bm25_idf(), 1.0).astype(np.float32)
 
     def bm25_idf(self) -> Float64Array:
         """IDF of all tokens (V,) as BM25 has it: the largest for one of no document."""
@@ -44,23 +42,15 @@ class TokenStatistics:
 
 
 def count_tokens(documents: Iterable[Int32Array], vocab_size: int) -> TokenStatistics:
-    """Count a corpus given as the token ids (n,) of each document; V is `vocab_size`.
-
-    Raises CorpusError when there are no documents.
-    """
-    frequencies = np.zeros(vocab_size, dtype=np.int64)
-    count = 0
+    """Count a corpus given as the token ids (n,) of each document; V is `vocab_size`. Raises CorpusError when there are
+    no documents."""
+    frequencies, count = np.zeros(vocab_size, dtype=np.int64), 0
     for ids in documents:
         frequencies[np.unique(ids)] += 1
         count += 1
     if count == 0:
         raise CorpusError("There are no documents to count tokens in.", remedy="Give at least one document.")
     return TokenStatistics(count, frequencies)
-
-
-def idf_weights(documents: Iterable[Int32Array], vocab_size: int) -> Float32Array:
-    """IDF of every token, (V,) float32, finite and positive; arguments and errors are those of `count_tokens`."""
-    return count_tokens(documents, vocab_size).idf().astype(np.float32)
 
 
 def idf_sha256(idf: Float32Array) -> str:
@@ -75,11 +65,8 @@ def save_idf(path: Path, idf: Float32Array) -> None:
 
 
 def load_idf(path: Path, vocab_size: int) -> Float32Array:
-    """Read weights that `save_idf` wrote, (V,) float32, with V as `vocab_size`.
-
-    Raises BundleError when the file is missing, no `.npy`, of another shape or number type, or when a value is not
-    finite and positive.
-    """
+    """Read weights that `save_idf` wrote, (V,) float32, with V as `vocab_size`. Raises BundleError for a file that is
+    missing, no `.npy`, or of another shape or number type, and for a value that is not finite and positive."""
     idf: Float32Array = load_part(path, _REMEDY)
     _check(path, idf, vocab_size)
     return idf

@@ -3,11 +3,10 @@
 import hashlib
 import re
 import unicodedata
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+|(?<=[。！？])")
 _MIN_SENTENCE = 4  # words of a sentence; a text in a script without spaces counts its characters
 _MAX_BYTES = 128 << 20
 _REMEDY = "Give a whole tokenizer.json, or fetch the model or the bundle again."
-_UNKNOWN = "\U0010fffd"
-"""For private use, so that no vocabulary has it."""
+_UNKNOWN = "\U0010fffd"  # for private use, so that no vocabulary has it
 INVISIBLE = "\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
 """Signs that nobody sees and that part no words, as in a regular expression's class: soft hyphens, zero-width spaces,
-marks of direction, marks of byte order. The joiners of Persian, Indic scripts and emoji are not among them."""
+marks of direction and of byte order; without the joiners of Persian, Indic scripts and emoji."""
 _INVISIBLE = re.compile(f"[{INVISIBLE}]+")
 _BEFORE = re.compile(rf"[\s{INVISIBLE}]*")
 _TRIAL = f"Some words, 1234 numbers\u2026 é 漢字 ภาษา 🎉\r\n\t{'a' * 64} {'ab' * 32}"
@@ -56,12 +54,8 @@ def sentences_of(title: str, text: str) -> list[str]:
 
 
 class TextTokenizer:
-    """A `tokenizers` tokenizer without special tokens, padding or truncation.
-
-    Strings that look like special tokens (`<|endoftext|>` in a query) are ordinary text, so nobody can put a control
-    token into a query or a document. Text is `prepared` first. Methods that take text raise TokenizerError for a text
-    that the tokenizer fails on.
-    """
+    """A `tokenizers` tokenizer without special tokens, padding or truncation. Strings that look like special tokens are
+    ordinary text. Text is `prepared` first. Methods that take text raise TokenizerError for one that it fails on."""
 
     def __init__(self, tokenizer: Tokenizer, *, content: bytes, lowercase: bool = True) -> None:
         tokenizer.no_padding()
@@ -75,12 +69,11 @@ class TextTokenizer:
         model = orjson.loads(content)["model"]  # names a token or, with Unigram, an id
         token = model.get("unk_token")
         self.unknown_id: int | None = model.get("unk_id") if token is None else tokenizer.token_to_id(token)
-        """The id that stands for whatever the vocabulary lacks: an emoji, a word of another script, a word that is too
-        long. It tells nothing of a text, so it is no evidence. None where all is spelt in bytes, or left out."""
+        """The id that stands for whatever the vocabulary lacks; None where all is spelt in bytes, or left out."""
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.space = self._find_space()
-        """The id of a space that is no part of a word, where a word behind a space has another token than one at the
-        start; else None. No query begins with it."""
+        """The id of a space, where a word behind one has another token than one at the start; else None. No query
+        begins with it."""
         self.before_unknown = self._find_before_unknown()
         """The id of the space before a word that the vocabulary lacks, as SentencePiece has one; else None. It is left
         out with the word."""
@@ -113,9 +106,8 @@ class TextTokenizer:
 
     def prepared(self, text: str) -> str:
         """The text that the tokenizer reads: lowercased where the bundle says so, in Unicode's form NFC, and without
-        `INVISIBLE` signs. Most tokenizers spell these in bytes, and a composed letter as another token than the letter
-        with its accent."""
-        lowered = text.lower() if self.lowercase else text
+        `INVISIBLE` signs."""
+        lowered = self._lower(text)
         return lowered if lowered.isascii() else unicodedata.normalize("NFC", _INVISIBLE.sub("", lowered))
 
     def _lower(self, text: str) -> str:
@@ -126,12 +118,8 @@ class TextTokenizer:
         return np.array(self._ids(self.prepared(text)), dtype=np.int32)
 
     def query_ids(self, text: str, *, appended: bool = False) -> list[int]:
-        """Token ids of a query as Python integers, those `without_unknown` ones.
-
-        Byte-level BPEs have another token for a word behind a space than for one at the start of a text. The first word
-        of a query has the ids that it has inside a text; a text that is `appended` to a query keeps a space that is a
-        token by itself.
-        """
+        """Token ids of a query as Python integers, `without_unknown` ones. The first word has the ids that it has
+        inside a text; a text that is `appended` to a query keeps a space that is a token by itself."""
         if self.space is None:
             ids = self._ids(self.prepared(text))
         else:
@@ -161,12 +149,8 @@ class TextTokenizer:
 
     def query_ids_of(self, texts: Sequence[str]) -> tuple[Int32Array, Int64Array]:
         """The `query_ids` of q texts one after the other, int32 (n,), and how many each text has, int64 (q,)."""
-        ids, lengths = array("i"), []
-        for text in texts:
-            query_ids = self.query_ids(text)
-            ids.fromlist(query_ids)  # a list of the lists would keep Python's garbage collector busy
-            lengths.append(len(query_ids))
-        return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int64)
+        bags = [self.query_ids(text) for text in texts]
+        return np.fromiter(chain.from_iterable(bags), np.int32), np.fromiter(map(len, bags), np.int64)
 
     def as_queries(self, texts: Iterable[str]) -> Iterator[Int32Array]:
         """The `query_ids` of every text, each int32 (n_i,); uses all cores, and memory for some thousand texts."""
@@ -177,8 +161,8 @@ class TextTokenizer:
             yield self.without_unknown(ids[1:] if ids[:1].tolist() == [self.space] else ids)
 
     def bare(self) -> "TextTokenizer":
-        """The same tokenizer, but the first word of a query has the ids that it has at the start of a text: so dense
-        queries of the official checkpoints are read."""
+        """The same tokenizer, but the first word of a query has the ids that it has at the start of a text, as dense
+        queries of the official checkpoints."""
         other = copy(self)
         other.space = None
         return other
@@ -267,7 +251,7 @@ class TextTokenizer:
         return sum(lower != title for lower, title in zip(small, large, strict=True)) > len(small) / 2
 
     def _find_space(self) -> int | None:
-        """The token of a space, where a word behind a space has another token than one at the start; else None."""
+        """Find `space`."""
         try:
             space = self._ids(" ")
             once, twice = (
@@ -279,7 +263,7 @@ class TextTokenizer:
         return space[0] if len(space) == 1 and differ else None
 
     def _find_before_unknown(self) -> int | None:
-        """The token of the space before a word that the vocabulary lacks, as SentencePiece has one; else None."""
+        """Find `before_unknown`."""
         try:
             for word in self._words:
                 alone, with_unknown = self._ids(word), self._ids(f"{word} {_UNKNOWN}")

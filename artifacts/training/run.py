@@ -81,7 +81,7 @@ class Run:
         if accelerator.is_main_process:
             print("\n".join(data_lines(data_report(recipe))), file=sys.stderr)
         with accelerator.main_process_first():
-            self.idf = self._statistics().idf().astype(np.float32)
+            self.idf = self._statistics().idf()
         self.progress = Progress()
         self.resume(None)
         self._earlier_s = self.progress.elapsed_s

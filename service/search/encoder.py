@@ -23,8 +23,7 @@ from lightretriever.artifacts.dtypes import Float32Array, Int32Array, Int64Array
 from lightretriever.artifacts.errors import TokenizerError
 from lightretriever.artifacts.sparse.index import weighted_ids
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
-from lightretriever.artifacts.tokens.table import TokenTable, count_each
+from lightretriever.artifacts.tokens.table import HeadQueries, TokenTable, count_each
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import NO_TOKENS, EncodedQuery, QueryTokens
 from lightretriever.service.errors import UnsearchableError

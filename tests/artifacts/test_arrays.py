@@ -12,9 +12,8 @@ import pytest
 
 from lightretriever.artifacts.errors import BundleError, ResumeError
 from lightretriever.artifacts.files.arrays import UNREADABLE, load_npy, new_array, read_array
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
 from lightretriever.artifacts.tokens.idf import load_idf
-from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.table import HeadQueries, TokenTable
 from tests.support.wordings import raises
 
 HEADERS = (

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import faiss
 import numpy as np
@@ -99,16 +98,6 @@ def test_flat_breaks_ties_by_ordinal_even_at_the_last_place(k: int) -> None:
     np.testing.assert_array_equal(index.search(query, k, among)[0], expected[allowed[expected]][:k])
 
 
-def test_k_above_the_number_of_documents(opened: tuple[str, DenseIndex]) -> None:
-    ordinals, scores = opened[1].search(random_unit(1, seed=9)[0], 10 * COUNT)
-    assert len(ordinals) == len(scores) <= COUNT
-    assert (ordinals >= 0).all()
-    assert np.isfinite(scores).all()
-    assert np.abs(scores).max() < 1.1
-    if opened[0] in ("Flat", "SQ8"):
-        np.testing.assert_array_equal(np.sort(ordinals), np.arange(COUNT))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_building_is_deterministic_whatever_the_threads(vectors: Vectors, factory: str) -> None:
@@ -174,20 +163,6 @@ def test_parameters_are_applied_when_opening(vectors: Vectors, tmp_path: Path) -
     for name, value in (("nprobe", 17), ("efSearch", 64), ("k_factor_rf", 1e30), ("k_factor_rf", 0), ("nprobe", -1)):
         with raises(BundleError, naming="dense.parameters"):
             DenseIndex.open(tmp_path / "i", {name: value})
-
-
-@pytest.mark.parametrize("factor", [1, 2, 4, 1000])
-def test_candidates_that_are_scored_again_are_those_of_faiss(vectors: Vectors, tmp_path: Path, factor: int) -> None:
-    write_dense_index(build_dense_index(vectors, "IVF16,PQ8x4fs,Refine(SQ8)"), tmp_path / "i")
-    index = DenseIndex.open(tmp_path / "i", {"nprobe": 8, "k_factor_rf": factor})
-    reference: Any = faiss.read_index(str(tmp_path / "i"))
-    reference.k_factor = factor
-    faiss.extract_index_ivf(reference).nprobe = 8
-    for query in random_unit(40, seed=11):
-        found, scores = index.search(query, 25)
-        expected, theirs = reference.search(query[None], 25)[::-1]
-        assert set(found.tolist()) == set(expected[0].tolist())
-        np.testing.assert_allclose(scores, theirs[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5, 0.9, 1.0])

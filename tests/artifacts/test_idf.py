@@ -12,7 +12,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError
-from lightretriever.artifacts.tokens.idf import idf_weights, load_idf, save_idf
+from lightretriever.artifacts.tokens.idf import count_tokens, load_idf, save_idf
 from tests.support.tampering import copy_of, edit_manifest, resign
 from tests.support.tiny import make_tiny_bundle, tiny_idf
 from tests.support.wordings import raises
@@ -25,21 +25,18 @@ def ids(*tokens: int) -> npt.NDArray[np.int32]:
 def test_by_hand() -> None:
     """Four documents, of which one has no token; token 0 in three, 1 in two, 2 (twice, in one document) in one, 3 in
     none."""
-    found = idf_weights([ids(0, 1), ids(1, 0, 2, 2), ids(0), ids()], 4)
+    found = count_tokens([ids(0, 1), ids(1, 0, 2, 2), ids(0), ids()], 4).idf()
     assert found.dtype == np.float32
     expected = [math.log(1 + (4 - df + 0.5) / (df + 0.5)) for df in (3, 2, 1)]
     np.testing.assert_allclose(found, [*expected, 1.0], rtol=1e-6)
-
-
-def test_bad_documents() -> None:
     with raises(CorpusError):
-        idf_weights([], 4)
+        count_tokens([], 4)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     with raises(BundleError, naming="idf.npy"):
         load_idf(tmp_path / "idf.npy", 5)
-    idf = idf_weights([ids(0, 1), ids(1)], 5)
+    idf = count_tokens([ids(0, 1), ids(1)], 5).idf()
     save_idf(tmp_path / "idf.npy", idf)
     loaded = load_idf(tmp_path / "idf.npy", 5)
     assert loaded.dtype == np.float32
@@ -49,23 +46,17 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        np.ones(5, np.float64),
-        np.ones((5, 1), np.float32),
-        np.array([1, 1, 0, 1, 1], np.float32),
-        np.array([1, 1, 1, 1, np.nan], np.float32),
-        np.array([np.inf, 1, 1, 1, 1], np.float32),
+        *(np.ones(5, np.float64), np.ones((5, 1), np.float32)),
+        *(np.array([1, 1, 0, 1, value], np.float32) for value in (1, np.nan, np.inf)),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, content: npt.NDArray[np.float32]) -> None:
     np.save(tmp_path / "idf.npy", content)
     with raises(BundleError, naming="idf.npy"):
         load_idf(tmp_path / "idf.npy", 5)
-
-
-def test_what_can_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     with raises(BundleError, naming="idf.npy"):
-        save_idf(tmp_path / "idf.npy", np.array([1, np.nan], np.float32))
-    assert not (tmp_path / "idf.npy").exists()
+        save_idf(tmp_path / "saved-idf.npy", content)
+    assert not (tmp_path / "saved-idf.npy").exists()
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +67,6 @@ def idf_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture
 def damaged(idf_bundle: Bundle, tmp_path: Path) -> Path:
     return copy_of(idf_bundle.path, tmp_path)
-
-
-def refused(path: Path) -> str:
-    with pytest.raises(BundleError) as caught:
-        Bundle.open(path)
-    assert caught.value.remedy
-    return str(caught.value)
 
 
 def test_the_bundle_holds_the_weights_and_says_so(idf_bundle: Bundle) -> None:
@@ -96,27 +80,28 @@ def test_the_bundle_holds_the_weights_and_says_so(idf_bundle: Bundle) -> None:
 def test_weights_that_can_not_be_used_are_refused(damaged: Path) -> None:
     np.save(damaged / "idf.npy", np.ones(399, np.float32))
     resign(damaged)
-    message = "idf.npy: float32 of shape (399,) instead of float32 of shape (400,), one IDF per token"
-    assert message in refused(damaged)
+    with raises(BundleError, naming="(399,)"):
+        Bundle.open(damaged)
     (problem,) = verify_bundle(damaged)
-    assert message in str(problem)
+    assert "(399,)" in str(problem)
 
 
 @pytest.mark.parametrize(
-    ("edit", "message"),
+    ("edit", "named"),
     [
-        (lambda r: r["sparse"].update(query_weights="count"), "query_weights 'count' does not go with the idf file"),
-        (lambda r: r["sparse"].pop("idf"), "query_weights 'idf_count' does not go with the idf file None"),
-        (lambda r: r["files"].pop("idf.npy"), "idf.npy is used but not listed"),
-        (lambda r: r["sparse"].update(idf="../idf.npy"), "is not a plain relative path"),
-        (lambda r: r["sparse"].update(query_weights="tf"), "sparse.query_weights: Input should be 'count'"),
+        (lambda r: r["sparse"].update(query_weights="count"), "'count'"),
+        (lambda r: r["sparse"].pop("idf"), "idf file None"),
+        (lambda r: r["files"].pop("idf.npy"), "idf.npy"),
+        (lambda r: r["sparse"].update(idf="../idf.npy"), "../idf.npy"),
+        (lambda r: r["sparse"].update(query_weights="tf"), "sparse.query_weights"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(
-    damaged: Path, edit: Callable[[dict[str, Any]], object], message: str
+    damaged: Path, edit: Callable[[dict[str, Any]], object], named: str
 ) -> None:
     edit_manifest(damaged, edit)
-    assert message in refused(damaged)
+    with raises(BundleError, naming=named):
+        Bundle.open(damaged)
 
 
 def test_weights_of_another_tokenizer_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,21 +55,6 @@ def test_few_lists_hold_what_such_queries_ask_for(
     assert known > unknown + 0.2
 
 
-def test_a_search_of_all_lists_finds_what_an_exhaustive_search_finds(
-    path: Path, vectors: Vectors, queries: Vectors
-) -> None:
-    """Every list is probed and the best 640 of 6,000 are scored again: only the 4-bit codes could lose a document."""
-    index = DenseIndex.open(path, {"nprobe": 32, "k_factor_rf": 32})
-    every = np.arange(COUNT)
-    for query in queries[1:40:2]:
-        scores = index.scores(query, every)
-        best = np.lexsort((every, -scores))[:20]
-        found, theirs = index.search(query, 20)
-        np.testing.assert_array_equal(found, best)
-        assert theirs.tobytes() == scores[best].tobytes()
-    assert recall(index, vectors, queries[1::2], 20) > 0.97
-
-
 def test_fewer_codes_than_documents(vectors: Vectors, queries: Vectors) -> None:
     index = build_dense_index(vectors, FACTORY, queries[::2])
     short: Any = faiss.downcast_index(index.refine_index)

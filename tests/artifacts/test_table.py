@@ -97,17 +97,6 @@ def test_a_query_is_the_direction_of_its_weighted_rows_alone_and_among_others(
         np.testing.assert_allclose(vector * norm, expected, atol=1e-5)
 
 
-def test_many_queries_are_added_up_in_parts(table: TokenTable) -> None:
-    lengths = np.random.default_rng(3).integers(0, 40, 3_000)
-    ids = np.random.default_rng(4).integers(0, 300, lengths.sum()).astype(np.int32)
-    bounds, distinct, counts = count_each(ids, lengths)
-    vectors, norms = table.directions(bounds, distinct, counts.astype(np.float32))
-    for number in (*np.flatnonzero(lengths)[[0, 700, -1]], *np.flatnonzero(lengths == 0)[:1]):
-        own = slice(bounds[number], bounds[number + 1])
-        vector, norm = table.direction(distinct[own], counts[own].astype(np.float32))
-        assert (vectors[number].tobytes(), norms[number]) == (vector.tobytes(), norm)
-
-
 @pytest.mark.parametrize(("factor", "rest"), [(1.0, 0.0), (3e38, np.inf)])
 def test_a_sum_without_a_direction_has_a_norm_that_says_so(table: TokenTable, factor: float, rest: float) -> None:
     weights = np.array([factor, -factor if rest == 0 else factor], np.float32)

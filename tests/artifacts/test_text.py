@@ -1,12 +1,21 @@
+"""The tokenizer: the tokens of texts and queries and their places; and those that come with a stranger's bundle, each
+of which is bounded and tried before it reads a request."""
+
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
+from lightretriever.artifacts.errors import BundleError, TokenizerError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.tiny import tiny_documents, train_tokenizer
+from tests.support.wordings import raises
+
+
+def opened(tokenizer: Tokenizer) -> TextTokenizer:
+    return TextTokenizer.from_bytes(tokenizer.to_str().encode(), name="made/tokenizer.json")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +70,7 @@ def test_texts_that_look_equal_have_the_same_tokens(file: Path, text: str, plain
 def test_places_are_those_of_the_text_as_it_stands(tmp_path: Path) -> None:
     words = Tokenizer(models.WordLevel({"wifi": 0, "café": 1, "i\u0307x": 2}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = TextTokenizer.from_bytes(words.to_str().encode(), name="here")
+    tokenizer = opened(words)
     text = "\ufeff Wi\u200bFi İx cafe\u0301\u00ad CAFÉ"
     found = [(token, text[start:end]) for token, start, end in tokenizer.query_places(text)]
     assert found == [(0, "Wi\u200bFi"), (2, "İx"), (1, "cafe\u0301"), (1, "CAFÉ")]
@@ -87,7 +96,7 @@ BYTES = [(f"<0x{byte:02X}>", -5.0) for byte in range(256)]
 def test_the_unknown_token_is_left_out(model: Any, unknown: int | None, known: list[int]) -> None:
     raw = Tokenizer(model)
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = TextTokenizer.from_bytes(raw.to_str().encode(), name="here")
+    tokenizer = opened(raw)
     assert tokenizer.unknown_id == unknown
     assert tokenizer.query_ids("a 🎉 b") == known
     assert tokenizer.query_ids_of(["🎉 b", "a"])[0].tolist() == [*known[1:], known[0]]
@@ -118,7 +127,7 @@ def test_the_space_before_an_unknown_word_is_left_out_with_it(model: Any, parts:
     raw = Tokenizer(model)
     for name, part in parts.items():
         setattr(raw, name, part)
-    tokenizer = TextTokenizer.from_bytes(raw.to_str().encode(), name="here")
+    tokenizer = opened(raw)
     for text in ("a b", "a 🎉 b", "🎉 a 漢字 ภาษา b", "a b 🎉 🎉🎉"):
         assert tokenizer.query_ids(text) == [2, 3], text
         assert next(iter(tokenizer.as_queries([text]))).tolist() == [2, 3], text
@@ -148,3 +157,49 @@ def test_special_token_strings_are_ordinary_text(file: Path) -> None:
     assert control is not None
     assert control not in ids.tolist()
     assert "".join(tokenizer.token(int(token_id)) for token_id in ids).replace("Ġ", " ") == "a <|endoftext|> b"
+
+
+@pytest.mark.parametrize(
+    "part", [pre_tokenizers.Split(Regex(r"(a|aa)+\1c"), "isolated"), pre_tokenizers.FixedLength(0)]
+)
+def test_what_makes_the_library_panic_is_refused_when_it_is_opened(part: Any) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"w": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = part
+    with raises(BundleError, naming="tokenizer.json"):
+        opened(tokenizer)
+
+
+@pytest.mark.parametrize("unknown", ["?", "none"])
+def test_a_text_that_the_tokenizer_fails_on_is_an_error_of_that_text(unknown: str) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"w0": 0, "w1": 1, "?": 2}, unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(z|zz)+\1c"), "isolated")
+    reader = opened(tokenizer)
+    assert reader.encode("w1").tolist() == [1]
+    several = (lambda text: reader.encode_batch([text]), lambda text: reader.query_ids_of([text]))
+    for read in (reader.encode, reader.query_ids, reader.query_places, *several):
+        with raises(TokenizerError):
+            read("z" * 64 if unknown == "?" else "x")
+
+
+def test_too_large_a_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = Tokenizer(UNIGRAM).to_str().encode()
+    monkeypatch.setattr("lightretriever.artifacts.tokens.tokenizer._MAX_BYTES", len(content) - 1)
+    with raises(BundleError, naming="tokenizer.json"):
+        TextTokenizer.from_bytes(content, name="made")
+
+
+def test_a_text_has_the_same_tokens_each_time() -> None:
+    merges = [("a", "b"), ("ab", "ab")]
+    tokenizer = opened(Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2, "abab": 3}, merges, dropout=0.9)))
+    assert {tuple(tokenizer.query_ids("abab")) for _ in range(50)} == {(3,)}
+
+
+def test_what_is_no_tokenizer_is_refused() -> None:
+    """Of the last one the library panics, and Rust's panic is no Exception: it would pass every handler."""
+    normalizer = '{"type": "Precompiled", "precompiled_charsmap": "AAAA"}'
+    model = '{"type": "WordLevel", "unk_token": "u", "vocab": {"u": 0}}'
+    empty = Tokenizer(models.BPE()).to_str().encode()
+    panics = f'{{"added_tokens": [], "normalizer": {normalizer}, "model": {model}}}'.encode()
+    for content in (b"", b"[]", b"{}", b'{"model": 1}', b'{"model": {"vocab": 1}}', b"\xff" * 100, panics, empty):
+        with raises(BundleError, naming="tokenizer.json"):
+            TextTokenizer.from_bytes(content, name="made")

@@ -22,6 +22,7 @@ from lightretriever.service.schemas import LegName, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
+from tests.lucene.support import search
 from tests.service.live import warm
 from tests.support.tiny import BundleOf
 
@@ -77,10 +78,10 @@ def test_what_nested_cgroups_grant_is_found(
 def test_a_search_that_is_late_ends_by_itself(tiny_bundle: Bundle) -> None:
     with tiny_bundle.sparse() as index:
         terms, weights = index.terms(0)[0][:3], np.ones(3, np.float32)
-        assert index.search(terms, weights, 10)[0].size
+        assert search(index, terms, weights, 10)[0].size
         with pytest.raises(TimeoutError):
-            index.search(terms, weights, 10, seconds=0.0)
-        assert index.search(terms, weights, 10, seconds=60.0)[0].size
+            search(index, terms, weights, 10, seconds=0.0)
+        assert search(index, terms, weights, 10, seconds=60.0)[0].size
 
 
 def test_both_legs_are_late_when_there_is_no_time(tiny_bundle: Bundle) -> None:

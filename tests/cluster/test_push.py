@@ -29,6 +29,7 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.settings import load_settings
+from tests.lucene.support import search
 from tests.support.cluster import remove_indexes, served_by
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 from tests.support.wordings import raises
@@ -221,7 +222,7 @@ def test_the_curl_of_the_page_gives_the_scores_of_the_bundle(cluster: Cluster, t
     answer = httpx2.post(f"{cluster.name.rstrip('/')}/{NAME}/_search", content=body, headers={name: value}, timeout=60)
     found = {json.loads(hit["_source"]["raw"])["_id"]: hit["_score"] for hit in answer.json()["hits"]["hits"]}
     with bundle.sparse() as index:
-        ordinals, scores = index.search(["make", "tea"], np.ones(2, np.float32), 10)
+        ordinals, scores = search(index, ["make", "tea"], np.ones(2, np.float32), 10)
         ids = [json.loads(document)["_id"] for document in index.documents(ordinals)]
     assert found == dict(zip(ids, scores.tolist(), strict=True))
     assert len(found) == 3

@@ -57,7 +57,7 @@ def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp
         "start_jvm()",
         "assert all(Vocabulary(None, one).terms_of(['houses 音楽'])[0] for one in get_args(Language))",
         "bundle = make_tiny_bundle(pathlib.Path('bundle'), vocabulary='words')",
-        "print(bundle.sparse().search(['music'], np.ones(1, np.float32), 5)[0].size)",
+        "print(bundle.sparse().find((['music'], np.ones(1, np.float32)), 5, np.empty(0, np.int64)).ordinals.size)",
     ]
     code = f"import sys; sys.path.append({str(ROOT)!r})\n" + "\n".join(lines)
     jar, found = said(installed / "python", "-c", code, place=tmp_path).split()

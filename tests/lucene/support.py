@@ -1,6 +1,7 @@
 """What the Lucene tests share: random impacts, the plain numpy answer to a query, a writer, an index by numbers."""
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,12 @@ def named_query(counts: dict[int, float]) -> tuple[list[str], Floats]:
     """Terms and weights for a search in Lucene's index."""
     terms, weights = query(counts)
     return named(terms), weights
+
+
+def search(index: ImpactIndex, terms: list[str], weights: Floats, k: int, seconds: float = inf) -> tuple[Ints, Floats]:
+    """The best documents of an index, ordinals and scores."""
+    hits = index.find((terms, weights), k, np.empty(0, np.int64), seconds=seconds)
+    return hits.ordinals, hits.scores
 
 
 def opened(path: Path, *documents: dict[int, int]) -> ImpactIndex:

@@ -26,13 +26,6 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_classes_run_on_java_21() -> None:
-    for path in CLASSES.glob("**/*.class"):
-        header = path.read_bytes()[:8]
-        assert header[:4] == b"\xca\xfe\xba\xbe"
-        assert int.from_bytes(header[6:]) <= 65
-
-
 @pytest.mark.parametrize("name", ["java/lightretriever/Packed.java", "classes/lightretriever/Packed.class"])
 @pytest.mark.parametrize("change", ["written", "removed"])
 def test_a_change_is_named(copy: Path, name: str, change: str) -> None:

@@ -12,7 +12,7 @@ from lightretriever.artifacts.documents.bounds import MAX_ID_BYTES
 from lightretriever.artifacts.errors import BundleError, JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
-from tests.lucene.support import Collection, named_query, rows
+from tests.lucene.support import Collection, named_query, rows, search
 from tests.support.disk import full_disk
 from tests.support.wordings import raises
 
@@ -72,14 +72,14 @@ def test_order_survives_the_merge_of_many_segments(tmp_path: Path, monkeypatch: 
     with ImpactIndex.open(tmp_path / "merged") as index:
         assert index.ids() == ids
         assert len(list((tmp_path / "merged").glob("*.si"))) == 1
-        ordinals, _ = index.search(*named_query({7: 1.0}), count)
+        ordinals, _ = search(index, *named_query({7: 1.0}), count)
         assert set(ordinals.tolist()) == {i for i in range(count) if i % 50 == 7}
 
 
 def test_an_index_without_documents(tmp_path: Path) -> None:
     with kept(tmp_path / "none", [], [], rows()) as index:
         assert (index.count, index.ids(), index.ordinal("a")) == (0, [], None)
-        assert len(index.search(*named_query({3: 1.0}), 5)[0]) == 0
+        assert len(search(index, *named_query({3: 1.0}), 5)[0]) == 0
         index.check()
 
 
@@ -168,7 +168,7 @@ def test_documents_come_in_any_order_however_large_they_are(tmp_path: Path) -> N
     texts = [bytes([ord("a") + number]) * (number % 3 * 5_000_000) for number in range(9)]
     arrays = rows({1: 1}, {2: 2, 3: 3}, {}, {1: 4}, {}, {}, {}, {}, {3: 5})
     with kept(tmp_path / "index", list("abcdefghi"), texts, arrays) as index:
-        assert index.search(*named_query({1: 1.0, 3: 1.0}), 5)[0].tolist() == [8, 3, 1, 0]
+        assert search(index, *named_query({1: 1.0, 3: 1.0}), 5)[0].tolist() == [8, 3, 1, 0]
         for wanted in ([], [8], [8, 0, 5], [2, 2, 1, 2, 0, 0], list(range(9))[::-1]):
             assert index.documents(np.array(wanted, np.int64)) == [texts[number] for number in wanted]
 

@@ -13,7 +13,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, java_call, java_class
-from tests.lucene.support import named_query
+from tests.lucene.support import named_query, search
 from tests.support.memory import held
 
 FOLDER = Path(__file__).parents[2]
@@ -87,9 +87,9 @@ def test_threads_leave_the_jvm_when_they_end(index: ImpactIndex) -> None:
 def test_opening_and_closing_leaks_nothing(written: Path) -> None:
     def cycle() -> None:
         index = ImpactIndex.open(written)
-        index.search(*named_query({1: 1.0}), 3)
+        search(index, *named_query({1: 1.0}), 3)
         with ThreadPoolExecutor(3) as pool:
-            list(pool.map(lambda k: index.search(*named_query({2: 1.0}), k), range(1, 7)))
+            list(pool.map(lambda k: search(index, *named_query({2: 1.0}), k), range(1, 7)))
         index.check()
         index.close()
 

@@ -15,7 +15,6 @@ from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.vocabulary import (
     Language,
-    Place,
     Vocabulary,
     VocabularyKind,
     term_problem,
@@ -23,6 +22,7 @@ from lightretriever.artifacts.sparse.vocabulary import (
 )
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from tests.lucene.support import search
 from tests.support.tiny import tiny_documents, train_tokenizer
 
 TEXTS = st.lists(
@@ -63,13 +63,6 @@ def test_terms_of_each_kind(few: TextTokenizer) -> None:
     words = [["fox", "fox", "wi", "fi"], ["fi", "fi"], [], [], ["日", "本", "日本"]]
     assert Vocabulary(None, "english").terms_of(texts) == words
     assert [vocabulary.terms_of([]) for vocabulary in each(few)] == [[]] * 3
-
-
-def test_places_of_tokens_are_characters(few: TextTokenizer) -> None:
-    text = "🎵 Wi 𝒳 fi\n fox"
-    found = Vocabulary(few, None).places_of([text, "", "wi"])
-    assert found == [[Place("1", 2, 4), Place("2", 7, 9), Place("3", 11, 14)], [], [Place("1", 0, 2)]]
-    assert [text[start:end] for _, start, end in found[0]] == ["Wi", "fi", "fox"]
 
 
 @settings(max_examples=50)
@@ -117,7 +110,7 @@ def test_an_index_keeps_terms_of_any_text(tmp_path: Path) -> None:
         writer.add([str(place) for place in range(count)], [b"{}"] * count, *rows, names)
     with ImpactIndex.open(tmp_path / "index") as index:
         for place, name in enumerate(names):
-            ordinals, scores = index.search([name], np.ones(1, np.float32), 5)
+            ordinals, scores = search(index, [name], np.ones(1, np.float32), 5)
             assert (ordinals.tolist(), scores.tolist()) == ([place], [place + 1.0])
         assert index.impacts(names, np.arange(count)).tolist() == np.diag(np.arange(1, count + 1)).tolist()
         assert index.rows(0, count) == [{name: impact} for impact, name in enumerate(names, start=1)]

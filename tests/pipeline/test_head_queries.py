@@ -17,7 +17,7 @@ from lightretriever.artifacts.evaluation.full import encode_fully
 from lightretriever.artifacts.pipeline.build import head_texts
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe, Recipe, read_recipe
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
+from lightretriever.artifacts.tokens.table import HeadQueries
 from lightretriever.service.commands.evaluation import EngineSearcher
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKind
-from lightretriever.artifacts.tokens.head_queries import HeadQueries
-from lightretriever.artifacts.tokens.table import TokenTable
+from lightretriever.artifacts.tokens.table import HeadQueries, TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import DeadlineError, UnsearchableError

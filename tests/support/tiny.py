@@ -18,7 +18,7 @@ from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.pipeline.impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKind
-from lightretriever.artifacts.tokens.idf import idf_weights
+from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tests.support.vectors import unit
@@ -183,7 +183,8 @@ def _impacts(tokenizer: TextTokenizer, document: TinyDocument, random: np.random
 
 def tiny_idf(tokenizer: TextTokenizer) -> npt.NDArray[np.float32]:
     """IDF of every token in the tiny documents, (V,)."""
-    return idf_weights((tokenizer.encode(document.full_text) for document in tiny_documents()), tokenizer.vocab_size)
+    texts = (tokenizer.encode(document.full_text) for document in tiny_documents())
+    return count_tokens(texts, tokenizer.vocab_size).idf()
 
 
 def make_tiny_bundle(

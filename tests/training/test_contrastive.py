@@ -14,7 +14,7 @@ from lightretriever.artifacts.evaluation.runs import measure, ranking
 from lightretriever.artifacts.pipeline.language_model import FULL_QUERY_TERMS, LanguageModel, instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import pack
-from lightretriever.artifacts.tokens.idf import idf_weights
+from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.contrastive import Contrastive, QuerySide, corpus_scores, document_outputs
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
@@ -70,7 +70,7 @@ def stage(*, full_kl: float = 0.5) -> ContrastiveStage:
 
 def idf_of(backbone: Backbone, batch: Batch) -> torch.Tensor:
     texts = list(batch.set.documents.values())
-    return torch.from_numpy(idf_weights(backbone.tokenizer.encode_batch(texts), backbone.vocab_size))
+    return torch.from_numpy(count_tokens(backbone.tokenizer.encode_batch(texts), backbone.vocab_size).idf())
 
 
 def engine(chunk_tokens: int) -> Engine:

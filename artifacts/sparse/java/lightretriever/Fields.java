@@ -15,7 +15,6 @@ import org.apache.lucene.index.IndexableField;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.SortedSetDocValues;
 import org.apache.lucene.search.LeafCollector;
-import org.apache.lucene.search.Scorable;
 import org.apache.lucene.search.Sort;
 import org.apache.lucene.search.SortField;
 import org.apache.lucene.search.SortedNumericSelector;
@@ -109,7 +108,7 @@ public final class Fields {
   /**
    * The documents from the one at offset on, up to so many, of those of a filter, or of all where it is null, in the order
    * of a declared field: int32 ordinals. Of several values the first in the order counts, ties are by ordinal, and
-   * documents without a value come last. Throws LateException when it takes longer than so many nanoseconds.
+   * documents without a value come last. CancellationException when it takes longer than so many nanoseconds.
    */
   public static byte[] page(
       OpenIndex index, DocumentFilter among, byte[] field, boolean descending, int offset, int count, long nanoseconds)
@@ -122,13 +121,12 @@ public final class Fields {
           TopFieldCollector collector = new TopFieldCollectorManager(sort, most, null, Integer.MAX_VALUE).newCollector();
           for (LeafReaderContext segment : index.segments()) {
             LeafCollector collecting = collector.getLeafCollector(segment);
-            collecting.setScorer(new Unscored());
             int end = segment.docBase + segment.reader().maxDoc();
             int seen = 0;
             int each = DocumentFilter.next(among, segment.docBase, end);
             for (; each < end; each = DocumentFilter.next(among, each + 1, end)) {
-              if (seen++ % LateException.WINDOW == 0) {
-                LateException.throwAfter(deadline);
+              if (seen++ % OpenIndex.WINDOW == 0) {
+                OpenIndex.throwAfter(deadline);
               }
               collecting.collect(each - segment.docBase);
             }
@@ -159,10 +157,4 @@ public final class Fields {
     }
   }
 
-  private static final class Unscored extends Scorable {
-    @Override
-    public float score() {
-      return 0f;
-    }
-  }
 }

@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.apache.lucene.analysis.Analyzer;
 import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.PostingsEnum;
@@ -37,9 +38,9 @@ import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
 
 /**
- * Inner products of a weighted query with the documents' impacts: score(d) = sum over t of weight[t] * impact[d, t]. A
- * query's terms are distinct, and their weights above 0. The search is Lucene's, of a BooleanQuery of boosted TermQueries:
- * it adds a document's products, which are float32, in double, and rounds the sum to float32.
+ * Inner products of a weighted query, whose terms are distinct and have weights above 0, with the documents' impacts. The
+ * search is Lucene's, of a BooleanQuery of boosted TermQueries: it adds a document's products, which are float32, in double,
+ * and rounds the sum to float32.
  */
 public final class ImpactSearch {
   private ImpactSearch() {}
@@ -62,11 +63,9 @@ public final class ImpactSearch {
    * A search in one call: the best k documents that score above 0, of those of a filter if there is one, and the impacts of
    * all terms in these and in others. Without an analyzer the texts begin with as many terms as there are weights; with
    * one, with a text, whose words weigh their counts. Behind them stand the conditions of documents that the query names.
-   * Packed: the terms with a space between two, the float32 weights, the hits as int32 ordinals and
-   * as many float32 scores, by score, then by ordinal, the ordinals of hits, named and others, ascending, their impacts as
-   * in impacts(), and the ordinals of those named.
-   *
-   * <p>Throws LateException when it takes longer than so many nanoseconds.
+   * Packed: the terms with a space between two, the float32 weights, the hits as int32 ordinals and as many float32 scores,
+   * by score, then by ordinal, the ordinals of hits, named and others, ascending, their impacts as in impacts(), and the
+   * ordinals of those named. CancellationException when it takes longer than so many nanoseconds.
    */
   public static byte[] find(
       OpenIndex index,
@@ -88,9 +87,7 @@ public final class ImpactSearch {
           ScoreDoc[] hits = best(index, new RawTFSimilarity(), query, k, filter, deadline);
           int[] named = DocumentFilter.named(index, given.from(analyzer == null ? query.size() : 1), filter);
           IntStream.Builder documents = IntStream.builder();
-          for (ScoreDoc hit : hits) {
-            documents.add(hit.doc);
-          }
+          Stream.of(hits).forEach(hit -> documents.add(hit.doc));
           IntBuffer more = Packed.ints(others);
           IntStream.range(0, more.limit()).map(more::get).forEach(documents);
           IntStream.of(named).forEach(documents);
@@ -108,7 +105,7 @@ public final class ImpactSearch {
 
   /**
    * The best k documents that score above 0. Where among is given, only these documents; what they score does not depend
-   * on it. LateException past the deadline.
+   * on it. CancellationException past the deadline.
    */
   private static ScoreDoc[] best(
       OpenIndex index, Similarity similarity, Map<Term, Float> weights, int k, DocumentFilter among, long deadline)
@@ -129,9 +126,9 @@ public final class ImpactSearch {
       LeafCollector collecting = collector.getLeafCollector(segment);
       Bits here = among == null ? null : among.in(segment);
       int end = segment.reader().maxDoc();
-      for (int first = 0; first < end; first += Math.min(LateException.WINDOW, end - first)) {
-        LateException.throwAfter(deadline);
-        scorer.score(collecting, here, first, first + Math.min(LateException.WINDOW, end - first));
+      for (int first = 0; first < end; first += Math.min(OpenIndex.WINDOW, end - first)) {
+        OpenIndex.throwAfter(deadline);
+        scorer.score(collecting, here, first, first + Math.min(OpenIndex.WINDOW, end - first));
       }
     }
     ScoreDoc[] hits = collector.topDocs().scoreDocs;
@@ -220,12 +217,10 @@ public final class ImpactSearch {
     return weighted;
   }
 
-  /** The words of a text, which has a space between two, with their counts. */
-  private static Map<Term, Float> counted(String words) {
+  /** Words with their counts. */
+  private static Map<Term, Float> counted(List<String> words) {
     Map<Term, Float> counts = new LinkedHashMap<>();
-    for (String word : words.isEmpty() ? new String[0] : words.split(" ")) {
-      counts.merge(new Term(IndexBuilder.CONTENTS, word), 1f, Float::sum);
-    }
+    words.forEach(word -> counts.merge(new Term(IndexBuilder.CONTENTS, word), 1f, Float::sum));
     return counts;
   }
 

@@ -8,6 +8,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.TreeSet;
+import java.util.concurrent.CancellationException;
 import java.util.logging.Level;
 import java.util.logging.Logger;
 import org.apache.lucene.codecs.CodecUtil;
@@ -41,6 +42,9 @@ import org.apache.lucene.util.IOSupplier;
 public final class OpenIndex {
   /** Bytes of documents that an answer has before it ends with the next one. */
   private static final long READ_AT_ONCE = 8 << 20;
+
+  /** Documents between two looks at the clock. */
+  static final int WINDOW = 1 << 16;
 
   private static final Logger LUCENE = Logger.getLogger("org.apache.lucene");
 
@@ -198,6 +202,13 @@ public final class OpenIndex {
   /** In how many documents a term is. */
   int frequency(Term term) throws IOException {
     return reader.docFreq(term);
+  }
+
+  /** Throws when System.nanoTime() is past a deadline; to be asked every so many documents. */
+  static void throwAfter(long deadline) {
+    if (System.nanoTime() - deadline >= 0) {
+      throw new CancellationException("the search took longer than it may");
+    }
   }
 
   /** Runs an action during which the files stay mapped. */

@@ -5,6 +5,7 @@ import java.io.Reader;
 import java.io.StringReader;
 import java.io.StringWriter;
 import java.text.Normalizer;
+import java.util.Set;
 import org.apache.lucene.analysis.charfilter.BaseCharFilter;
 
 /**
@@ -13,6 +14,18 @@ import org.apache.lucene.analysis.charfilter.BaseCharFilter;
  * that have spaces and no use for them, zero-width spaces and joiners. Places of words are those in the original text.
  */
 final class SameSigns extends BaseCharFilter {
+  private static final String APOSTROPHES = "\u2018\u2019\u02BC";
+
+  /** Letters that NFKC would take apart, and their languages have as one: և of Armenian, ำ of Thai, ຳ of Lao. */
+  private static final String LETTERS = "\u0587\u0E33\u0EB3";
+
+  private static final Set<Byte> MARKS =
+      Set.of(Character.NON_SPACING_MARK, Character.COMBINING_SPACING_MARK, Character.ENCLOSING_MARK);
+
+  /** Scripts with spaces between words, in which a zero-width one means nothing. */
+  private static final Set<Character.UnicodeScript> SPACED =
+      Set.of(Character.UnicodeScript.LATIN, Character.UnicodeScript.GREEK, Character.UnicodeScript.CYRILLIC);
+
   private Reader changed;
 
   SameSigns(Reader text) {
@@ -43,10 +56,10 @@ final class SameSigns extends BaseCharFilter {
       StringBuilder part = new StringBuilder();
       for (int i = start; i < end; i += Character.charCount(text.codePointAt(i))) {
         if (!dropped(text, i)) {
-          part.appendCodePoint(apostrophe(text.codePointAt(i)) ? '\'' : text.codePointAt(i));
+          part.appendCodePoint(APOSTROPHES.indexOf(text.codePointAt(i)) >= 0 ? '\'' : text.codePointAt(i));
         }
       }
-      made.append(Normalizer.normalize(part, isLetter(text.charAt(start)) ? Normalizer.Form.NFC : Normalizer.Form.NFKC));
+      made.append(Normalizer.normalize(part, LETTERS.indexOf(text.charAt(start)) >= 0 ? Normalizer.Form.NFC : Normalizer.Form.NFKC));
       int now = end - made.length();
       for (int i = 1; i <= difference - now; i++) { // the signs that one became stand where it begins
         addOffCorrectMap(made.length() - (difference - now) + i - 1, difference - i);
@@ -60,37 +73,27 @@ final class SameSigns extends BaseCharFilter {
     return made.toString();
   }
 
-  /** Whether a sign may become one with the sign before it. */
+  /** Whether a sign may become one with the sign before it: marks, letters of Hangul, and the voiced marks of narrow kana. */
   private static boolean joinsBefore(int sign) {
-    switch (Character.getType(sign)) {
-      case Character.NON_SPACING_MARK:
-      case Character.COMBINING_SPACING_MARK:
-      case Character.ENCLOSING_MARK:
-        return true;
-      default: // letters of Hangul, and the voiced marks of narrow kana
-        return (sign >= 0x1160 && sign <= 0x11FF)
-            || (sign >= 0x3131 && sign <= 0x318E)
-            || (sign >= 0xD7B0 && sign <= 0xD7FB)
-            || (sign >= 0xFF9E && sign <= 0xFFDC);
-    }
+    return MARKS.contains((byte) Character.getType(sign))
+        || (sign >= 0x1160 && sign <= 0x11FF)
+        || (sign >= 0x3131 && sign <= 0x318E)
+        || (sign >= 0xD7B0 && sign <= 0xD7FB)
+        || (sign >= 0xFF9E && sign <= 0xFFDC);
   }
 
   private static boolean dropped(String text, int place) {
     int sign = text.codePointAt(place);
     if (sign >= 0x200B && sign <= 0x200D) {
-      return hasSpaces(seenBefore(text, place));
+      return SPACED.contains(Character.UnicodeScript.of(seenBefore(text, place)));
     }
     if ((sign >= 0xFE00 && sign <= 0xFE0F) || (sign >= 0xE0100 && sign <= 0xE01EF)) {
       return Character.isLetter(seenBefore(text, place)); // an emoji is none
     }
-    return sign == 0xAD
-        || sign == 0x34F
-        || sign == 0x200E
-        || sign == 0x200F
+    return "\u00AD\u034F\u200E\u200F\uFEFF".indexOf(sign) >= 0
         || (sign >= 0x202A && sign <= 0x202E)
         || (sign >= 0x2060 && sign <= 0x2064)
-        || (sign >= 0x2066 && sign <= 0x206F)
-        || sign == 0xFEFF;
+        || (sign >= 0x2066 && sign <= 0x206F);
   }
 
   /** The sign before a place that is neither invisible nor a mark on another; 0 for none. */
@@ -106,20 +109,4 @@ final class SameSigns extends BaseCharFilter {
     return 0;
   }
 
-  /** Whether a sign is of a script with spaces between words, in which a zero-width one means nothing. */
-  private static boolean hasSpaces(int sign) {
-    Character.UnicodeScript script = Character.UnicodeScript.of(sign);
-    return script == Character.UnicodeScript.LATIN
-        || script == Character.UnicodeScript.GREEK
-        || script == Character.UnicodeScript.CYRILLIC;
-  }
-
-  /** Whether NFKC would take a letter apart that its language has as one: և of Armenian, ำ of Thai, ຳ of Lao. */
-  private static boolean isLetter(char sign) {
-    return sign == 0x587 || sign == 0xE33 || sign == 0xEB3;
-  }
-
-  private static boolean apostrophe(int sign) {
-    return sign == 0x2018 || sign == 0x2019 || sign == 0x2BC;
-  }
 }

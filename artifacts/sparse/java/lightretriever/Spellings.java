@@ -10,8 +10,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import org.apache.lucene.analysis.Analyzer;
-import org.apache.lucene.analysis.TokenStream;
-import org.apache.lucene.analysis.tokenattributes.CharTermAttribute;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
@@ -28,20 +26,14 @@ public final class Spellings {
   /** Words of this length are like so many others that only a frequent one, and it alone, is meant. */
   private static final int SHORT = 3;
 
-  private static final int SHORT_LEAST_DOCUMENTS = 5;
-  private static final int SHORT_ONE_OF = 200;
-  private static final int SHORT_TIMES = 10;
-
-  private static final int SAME_BEGINNING = 1;
-
   /** A word of the corpus is taken for a misspelling where one letter makes it a word of so many times as many documents. */
   private static final int MISSPELT_TIMES = 200;
 
   private Spellings() {}
 
   /**
-   * For each word, the word of the corpus that is spelt most like it, packed. It is empty where nothing is
-   * near, and where the corpus has the word, in whatever form, unless it is a misspelling there.
+   * For each word, the word of the corpus that is spelt most like it, packed. It is empty where nothing is near, and where
+   * the corpus has the word, in whatever form, unless it is a misspelling there.
    */
   public static byte[] corrections(OpenIndex index, Analyzer analyzer, byte[] words) throws IOException {
     return index.reading(() -> Packed.map(words, word -> correction(index, analyzer, word)));
@@ -65,8 +57,8 @@ public final class Spellings {
 
   /**
    * For each word in lower case, the words of the corpus of which the analyzer makes the same terms, with a space between
-   * two, packed. They are looked for among those that begin as both the word and its term do, without
-   * the term's last letter if it is a beginning: gallery and galleries have the term galleri.
+   * two, packed. They are looked for among those that begin as both the word and its term do, without the term's last letter
+   * if it is a beginning: gallery and galleries have the term galleri.
    */
   public static byte[] forms(OpenIndex index, Analyzer analyzer, byte[] words) throws IOException {
     return index.reading(() -> Packed.map(words, word -> String.join(" ", forms(index, analyzer, word))));
@@ -74,7 +66,8 @@ public final class Spellings {
 
   private static Set<String> forms(OpenIndex index, Analyzer analyzer, String word) throws IOException {
     Set<String> forms = new LinkedHashSet<>();
-    String term = WordAnalyzer.words(analyzer, word);
+    List<String> terms = WordAnalyzer.words(analyzer, word);
+    String term = String.join(" ", terms);
     int common = 0;
     while (common < Math.min(word.length(), term.length()) && word.charAt(common) == term.charAt(common)) {
       common++;
@@ -89,7 +82,7 @@ public final class Spellings {
       return forms;
     }
     for (Word other : beginning(index, new BytesRef(word.substring(0, common)))) {
-      if (WordAnalyzer.words(analyzer, other.text()).equals(term)) {
+      if (WordAnalyzer.words(analyzer, other.text()).equals(terms)) {
         forms.add(other.text());
       }
     }
@@ -115,17 +108,16 @@ public final class Spellings {
       return length > SHORT ? misspelt(index, word, documents) : "";
     }
     List<Word> near = near(index, word, length < LONG ? 1 : 2);
-    if (length == SHORT) {
-      return shortCorrection(index, near, word);
-    }
-    return text(near.stream().max(Comparator.comparingDouble(Word::alike).thenComparing(Word::documents)));
+    return length == SHORT
+        ? shortCorrection(index, near, word)
+        : text(near.stream().max(Comparator.comparingDouble(Word::alike).thenComparing(Word::documents)));
   }
 
   /** The words that differ in at most so many letters, but not in the first. */
   private static List<Word> near(OpenIndex index, String word, int letters) throws IOException {
     Term asked = new Term(IndexBuilder.SPELLINGS, word);
     Terms words = index.terms(IndexBuilder.SPELLINGS);
-    TermsEnum each = words == null ? TermsEnum.EMPTY : new FuzzyTermsEnum(words, asked, letters, SAME_BEGINNING, true);
+    TermsEnum each = words == null ? TermsEnum.EMPTY : new FuzzyTermsEnum(words, asked, letters, 1, true);
     List<Word> near = new ArrayList<>();
     while (each.next() != null) {
       float alike = each.attributes().getAttribute(BoostAttribute.class).getBoost();
@@ -139,8 +131,8 @@ public final class Spellings {
   }
 
   /**
-   * The word that has two neighbouring letters swapped, or one letter more, if one in 200 documents has it and ten times as
-   * many as any other such word. Another letter in place of one says too little of a word of three.
+   * The word that has two neighbouring letters swapped, or one letter more, if five documents and one in 200 have it, and ten
+   * times as many as any other such word. Another letter in place of one says too little of a word of three.
    */
   private static String shortCorrection(OpenIndex index, List<Word> near, String word) throws IOException {
     List<Word> likely =
@@ -152,10 +144,10 @@ public final class Spellings {
                 })
             .sorted(Comparator.comparingInt(Word::documents).reversed())
             .toList();
-    int least = Math.max(SHORT_LEAST_DOCUMENTS, OpenIndex.count(index) / SHORT_ONE_OF);
+    int least = Math.max(5, OpenIndex.count(index) / 200);
     int most = likely.isEmpty() ? 0 : likely.get(0).documents();
     int second = likely.size() < 2 ? 0 : likely.get(1).documents();
-    return most >= least && most >= SHORT_TIMES * second ? likely.get(0).text() : "";
+    return most >= least && most >= 10 * second ? likely.get(0).text() : "";
   }
 
   /** The letters of a word in the order of the alphabet. */
@@ -181,13 +173,8 @@ public final class Spellings {
    */
   private static int documents(OpenIndex index, Analyzer analyzer, String word) throws IOException {
     int least = OpenIndex.count(index);
-    try (TokenStream stems = analyzer.tokenStream(IndexBuilder.CONTENTS, word)) {
-      CharTermAttribute stem = stems.addAttribute(CharTermAttribute.class);
-      stems.reset();
-      while (stems.incrementToken()) {
-        least = Math.min(least, index.frequency(new Term(IndexBuilder.CONTENTS, stem.toString())));
-      }
-      stems.end();
+    for (String stem : WordAnalyzer.words(analyzer, word)) {
+      least = Math.min(least, index.frequency(new Term(IndexBuilder.CONTENTS, stem)));
     }
     return Math.max(least, index.frequency(new Term(IndexBuilder.SPELLINGS, word)));
   }

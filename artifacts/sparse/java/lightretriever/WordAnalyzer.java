@@ -27,15 +27,10 @@ import org.apache.lucene.analysis.tokenattributes.OffsetAttribute;
 import org.apache.lucene.analysis.tokenattributes.TypeAttribute;
 
 /**
- * The words of a language, as its Lucene analyzer makes them: split, in lower case, stemmed, without stop words. English is
- * Anserini's DefaultEnglishAnalyzer; "standard" has neither stems nor stop words. Telugu's leaves capitals of other scripts,
- * which are made small here. Spellings that look equal are one (SameSigns). In every language there are beside them:
- * of scripts without spaces, every two neighbouring signs; of names such as c++, c# and .net, the name with its signs in
- * letters (cplusplus, csharp, dotnet); of two parts with a hyphen between them, such as wi-fi, both in one word (wifi).
- *
- * <p>In the field for spellings, the words of Lucene's StandardAnalyzer that have only letters, at least two: as the text
- * spells them, but in lower case and without the possessive. In the field for phrases, the words of the language without
- * pairs of signs and words joined from parts, so that what stands side by side in a text does so in the index.
+ * The words of a language, as its Lucene analyzer makes them, and the further ones that artifacts/sparse/vocabulary.py names.
+ * In the field for spellings, the words of Lucene's StandardAnalyzer that have only letters, at least two, without the
+ * possessive. In the field for phrases, the words of the language without pairs of signs and words joined from parts, so
+ * that what stands side by side in a text does so in the index.
  */
 public final class WordAnalyzer extends AnalyzerWrapper {
   private static final Map<String, Supplier<Analyzer>> LANGUAGES =
@@ -80,7 +75,15 @@ public final class WordAnalyzer extends AnalyzerWrapper {
    * What is written in place of a match. Patterns begin with a sign, and look behind it for the name: of one that began with
    * the name, every character of a text would be tried, which takes longer than all of the analyzer.
    */
-  private record Rule(Pattern pattern, String replacement) {}
+  private record Rule(Pattern pattern, String replacement) {
+    Rule(String pattern, String replacement) {
+      this(Pattern.compile(pattern), replacement);
+    }
+
+    Reader in(Reader text) {
+      return new PatternReplaceCharFilter(pattern, replacement, text);
+    }
+  }
 
   /** Letters and numbers. U+10FFFF is none, but with it Java looks behind by characters, not by halves of them. */
   private static final String WORD = "\\p{L}\\p{N}\uDBFF\uDFFF";
@@ -88,11 +91,11 @@ public final class WordAnalyzer extends AnalyzerWrapper {
   private static final String PART = "[\\p{IsLatin}\\p{IsGreek}\\p{IsCyrillic}\\p{M}\\p{N}]{1,20}+";
   private static final List<Rule> NAMES =
       List.of(
-          rule("\\+\\+(?<=(?<![" + WORD + "])(\\p{L}{1,8})\\+\\+)(?![" + WORD + "+])", "++ $1plusplus"),
-          rule("#(?<=(?<![" + WORD + "])(\\p{L}{1,8})#)(?![" + WORD + "#])", "# $1sharp"),
-          rule("\\.(?<![" + WORD + ".)]\\.)(\\p{L}{2,20})(?![" + WORD + "])", "$0 dot$1"));
+          new Rule("\\+\\+(?<=(?<![" + WORD + "])(\\p{L}{1,8})\\+\\+)(?![" + WORD + "+])", "++ $1plusplus"),
+          new Rule("#(?<=(?<![" + WORD + "])(\\p{L}{1,8})#)(?![" + WORD + "#])", "# $1sharp"),
+          new Rule("\\.(?<![" + WORD + ".)]\\.)(\\p{L}{2,20})(?![" + WORD + "])", "$0 dot$1"));
   private static final Rule JOINED =
-      rule(
+      new Rule(
           "[-\u2010\u2011](?<=(?<![\\p{M}" + WORD + "])((?=\\p{L})" + PART + ").)(?=(" + PART + ")(?![\\p{M}" + WORD + "]))",
           " $1$2 ");
 
@@ -104,10 +107,6 @@ public final class WordAnalyzer extends AnalyzerWrapper {
   private WordAnalyzer(Analyzer words) {
     super(PER_FIELD_REUSE_STRATEGY);
     this.words = words;
-  }
-
-  private static Rule rule(String pattern, String replacement) {
-    return new Rule(Pattern.compile(pattern), replacement);
   }
 
   /** The analyzer of a language, such as "english". */
@@ -124,30 +123,30 @@ public final class WordAnalyzer extends AnalyzerWrapper {
 
   /** The words of each text in their order, with a space between two, packed. */
   public static byte[] words(Analyzer analyzer, byte[] texts) throws IOException {
-    return Packed.map(texts, text -> words(analyzer, text));
+    return Packed.map(texts, text -> String.join(" ", words(analyzer, text)));
   }
 
-  /** The words of a text in their order, with a space between two. */
-  static String words(Analyzer analyzer, String text) throws IOException {
+  /** The words of a text in their order. */
+  static List<String> words(Analyzer analyzer, String text) throws IOException {
     return words(analyzer, text, place -> {});
   }
 
   /** The words of a text, as above; where each one is, in UTF-16, is told to a consumer. */
-  private static String words(Analyzer analyzer, String text, Consumer<OffsetAttribute> places) throws IOException {
-    StringBuilder words = new StringBuilder();
+  private static List<String> words(Analyzer analyzer, String text, Consumer<OffsetAttribute> places) throws IOException {
+    List<String> words = new ArrayList<>();
     try (TokenStream tokens = analyzer.tokenStream(IndexBuilder.CONTENTS, text)) {
       CharTermAttribute word = tokens.addAttribute(CharTermAttribute.class);
       OffsetAttribute place = tokens.addAttribute(OffsetAttribute.class);
       tokens.reset();
       while (tokens.incrementToken()) {
         if (word.length() > 0) {
-          words.append(words.length() == 0 ? "" : " ").append(word);
+          words.add(word.toString());
           places.accept(place);
         }
       }
       tokens.end();
     }
-    return words.toString();
+    return words;
   }
 
   /**
@@ -164,7 +163,7 @@ public final class WordAnalyzer extends AnalyzerWrapper {
         characters[j + 1] = characters[j] + (Character.isLowSurrogate(text.charAt(j)) ? 0 : 1);
       }
       List<Integer> places = new ArrayList<>();
-      String words =
+      List<String> words =
           words(
               analyzer,
               text,
@@ -172,7 +171,7 @@ public final class WordAnalyzer extends AnalyzerWrapper {
                 places.add(characters[Math.min(place.startOffset(), text.length())]);
                 places.add(characters[Math.min(place.endOffset(), text.length())]);
               });
-      found.add(Packed.utf8(words));
+      found.add(Packed.utf8(String.join(" ", words)));
       found.add(Packed.ints(places));
     }
     return Packed.parts(found);
@@ -190,11 +189,9 @@ public final class WordAnalyzer extends AnalyzerWrapper {
       return same;
     }
     for (Rule rule : NAMES) {
-      same = new PatternReplaceCharFilter(rule.pattern, rule.replacement, same);
+      same = rule.in(same);
     }
-    return field.equals(IndexBuilder.PHRASES)
-        ? same
-        : new PatternReplaceCharFilter(JOINED.pattern, JOINED.replacement, same);
+    return field.equals(IndexBuilder.PHRASES) ? same : JOINED.in(same);
   }
 
   @Override
