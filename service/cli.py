@@ -38,7 +38,7 @@ class Command:
 
 COMMANDS: Final[Mapping[str, Command]] = {
     "serve": Command("Search", f"{_ONLINE}.serve", "Serve bundles over HTTP."),
-    "demo": Command("Search", f"{_ONLINE}.demo", "Serve the demo bundle: Debian's programs by what they do."),
+    "demo": Command("Search", f"{_ONLINE}.serve", "Serve the demo bundle: Debian's programs by what they do."),
     "search": Command("Search", f"{_ONLINE}.search", "Search a running service."),
     "mcp": Command("Search", f"{_ONLINE}.mcp", "Give language models a running service as tools."),
     "build": Command("Build", f"{_OFFLINE}.build", "Make a bundle of a recipe: tables, encoded corpus, indexes."),

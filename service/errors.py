@@ -45,26 +45,21 @@ class ServiceError(LightRetrieverError):
     """Base class. `detail` says what is wrong with this request and what to do, `errors` names the fields."""
 
     kind: ClassVar[str]
-    status: ClassVar[int]
     title: ClassVar[str]
+    statuses: ClassVar[Sequence[int]]
+    """The first is that of an error that names none."""
     headers: Mapping[str, str] = MappingProxyType({})
     """Headers that this error adds to the answer."""
 
-    def __init_subclass__(cls, *, status: int, kind: str = "", title: str = "") -> None:
-        """A subclass of a kind has its own status."""
-        cls.status = status
-        if kind:
-            cls.kind, cls.title = kind, title
+    def __init_subclass__(cls, *, kind: str, status: int | Sequence[int], title: str) -> None:
+        cls.kind, cls.title = kind, title
+        cls.statuses = (status,) if isinstance(status, int) else status
 
-    @classmethod
-    def statuses(cls) -> list[int]:
-        """Return the statuses of this kind."""
-        return [cls.status, *(variant.status for variant in cls.__subclasses__())]
-
-    def __init__(self, detail: str, errors: Sequence[FieldError] = ()) -> None:
+    def __init__(self, detail: str, errors: Sequence[FieldError] = (), *, status: int | None = None) -> None:
         super().__init__(detail)
         self.detail = detail
         self.errors = tuple(errors)
+        self.status = status or self.statuses[0]
 
     @classmethod
     def of(cls, *errors: FieldError, count: int | None = None) -> Self:
@@ -85,22 +80,8 @@ class ServiceError(LightRetrieverError):
         return type(self)(f"{path}{'.' if errors else ': '}{self.detail}", errors)
 
 
-class InvalidBodyError(ServiceError, kind="invalid_body", status=400, title="The body can't be read"):
+class InvalidBodyError(ServiceError, kind="invalid_body", status=(400, 408, 413, 415), title="The body can't be read"):
     """The body is no JSON or gzip (400), too slow (408), too large (413), or of another media type (415)."""
-
-
-class BodyTimeoutError(InvalidBodyError, status=408):
-    """The body did not arrive within the deadline."""
-
-    headers = MappingProxyType({"connection": "close"})  # don't wait for the rest of the body
-
-
-class BodyTooLargeError(InvalidBodyError, status=413):
-    """The body is over the limit."""
-
-
-class MediaTypeError(InvalidBodyError, status=415):
-    """The body is not declared as JSON, plain or gzipped."""
 
 
 class UnauthorizedError(ServiceError, kind="unauthorized", status=401, title="An API key is needed"):

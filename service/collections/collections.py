@@ -105,10 +105,8 @@ class EngineHolder:
 
     async def reload(self) -> bool:
         """Serve the folder's present bundle. False if it is served already; BundleRefusedError if it can't be."""
-        if self._folder is None:
-            raise BundleRefusedError("This process serves an engine that was opened elsewhere: there is no folder.")
         if self._thread is None or self._stop.is_set():
-            raise NotReadyError("The service starts or stops.")
+            raise NotReadyError("The service starts or stops, or has no folder.")
         request = self.ask()  # before the others are notified: one of their requests to this process could come first
         self.on_reload()
         return await asyncio.wrap_future(request)

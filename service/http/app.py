@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,7 +94,7 @@ class _Router(Router):
             else:
                 await super().app(scope, receive, send)
         except HTTPException as error:
-            raise _routing_error(scope, error) from error
+            raise _routing_error(scope, error.status_code) from error
 
 
 def _below_collection(scope: Scope) -> Response | None:
@@ -152,13 +153,11 @@ async def _warm_up(collections: Collections, stop: Event, on_ready: Callable[[],
     on_ready()
 
 
-def _routing_error(scope: Scope, error: HTTPException) -> errors.ServiceError:
-    if error.status_code == errors.MethodNotAllowedError.status:
-        there = (route for route in scope["router"].routes if route.matches(scope)[0] != Match.NONE)
-        allowed = ", ".join(sorted({method for route in there for method in route.methods}))
-        refused = errors.MethodNotAllowedError(f"{scope['method']} is not possible here, only {allowed}.")
-        refused.headers = {"allow": allowed}
-        return refused
-    if error.status_code == errors.NotFoundError.status:
+def _routing_error(scope: Scope, status: int) -> errors.ServiceError:
+    if status == HTTPStatus.NOT_FOUND:
         return errors.NotFoundError("There is no such path. The paths are listed at /openapi.json.")
-    return errors.InternalError(str(error.detail))
+    there = (route for route in scope["router"].routes if route.matches(scope)[0] != Match.NONE)
+    allowed = ", ".join(sorted({method for route in there for method in route.methods}))
+    refused = errors.MethodNotAllowedError(f"{scope['method']} is not possible here, only {allowed}.")
+    refused.headers = {"allow": allowed}
+    return refused

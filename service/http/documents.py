@@ -11,9 +11,10 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from lightretriever.artifacts.live.documents import Change, Result
 from lightretriever.service import errors, schemas
+from lightretriever.service.http import openapi
 from lightretriever.service.http.handling import admitted, answered, begin, clock_of, enter, in_thread
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
-from lightretriever.service.http.openapi import READ, WRITE, describe, parameter
+from lightretriever.service.http.openapi import READ, WRITE, parameter
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.live import (
     REFRESH_S,
@@ -34,6 +35,7 @@ class _AnyText(StringConvertor):
 
 register_url_convertor("any", _AnyText())
 router = APIRouter(default_response_class=Response)
+route = partial(openapi.route, router)
 
 _ETAG: Final = re.compile(r'"([!#-~]{1,300})"')
 _WAIT: Final = "wait_for"
@@ -53,28 +55,24 @@ _REFRESH: Final = parameter(
 )
 
 
-@router.get(
-    "/documents/{id:any}", **describe("Read a document", answer=schemas.Document, errors=READ, parameters=[_ID])
-)
+@route("GET", "/documents/{id:any}", "Read a document", answer=schemas.Document, errors=READ, parameters=[_ID])
 async def document(request: Request) -> Response:
     """Return a stored document by its id; where documents can be written, as it is now, with its version."""
     enter(request, "search")
     clock = clock_of(request)
     async with admitted(request) as engine:  # in a lane of writes, which the journal waits for
-        read = partial(get_document, engine, _id(request), clock)
+        read = partial(get_document, engine, request.path_params["id"], clock)
         return _answer(await in_thread(engine, clock, read, lane=_lane(engine)))
 
 
-@router.put(
+@route(
+    "PUT",
     "/documents/{id:any}",
-    **describe(
-        "Write a document",
-        request=schemas.DocumentWrite,
-        answer=schemas.DocumentChange,
-        errors=WRITE,
-        parameters=[_ID, _IF_MATCH, _REFRESH],
-        tag="operation",
-    ),
+    "Write a document",
+    request=schemas.DocumentWrite,
+    answer=schemas.DocumentChange,
+    errors=WRITE,
+    parameters=[_ID, _IF_MATCH, _REFRESH],
 )
 async def put(request: Request) -> Response:
     """Write a document to the cluster or the journal, in place of the one with this id, if there is one.
@@ -85,22 +83,20 @@ async def put(request: Request) -> Response:
     body = await begin(request, "admin")
 
     def read(engine: SearchEngine, version: str | None) -> list[Change]:
-        return [read_change(engine, _id(request), parse_document(body, schemas.DocumentWrite), version)]
+        return [read_change(engine, request.path_params["id"], parse_document(body, schemas.DocumentWrite), version)]
 
     return _answer(await _changed(request, read, DocumentWrites.changed_one))
 
 
-@router.post(
+@route(
+    "POST",
     "/documents",
-    **describe(
-        "Write and delete many documents",
-        request=schemas.DocumentLine,
-        media=JSON_LINES,
-        answer=schemas.DocumentChanges,
-        errors=WRITE,
-        parameters=[_REFRESH],
-        tag="operation",
-    ),
+    "Write and delete many documents",
+    request=schemas.DocumentLine,
+    media=JSON_LINES,
+    answer=schemas.DocumentChanges,
+    errors=WRITE,
+    parameters=[_REFRESH],
 )
 async def change(request: Request) -> Response:
     """Make the changes of all lines in their order, each with one document to write or to delete.
@@ -120,37 +116,32 @@ async def change(request: Request) -> Response:
     return json_response(await _changed(request, read, DocumentWrites.changed, many=True))
 
 
-@router.delete(
+@route(
+    "DELETE",
     "/documents/{id:any}",
-    **describe(
-        "Delete a document",
-        answer=schemas.DocumentChange,
-        errors=(*WRITE, errors.DocumentNotFoundError),
-        parameters=[_ID, _IF_MATCH, _REFRESH],
-        tag="operation",
-    ),
+    "Delete a document",
+    answer=schemas.DocumentChange,
+    errors=(*WRITE, errors.DocumentNotFoundError),
+    parameters=[_ID, _IF_MATCH, _REFRESH],
 )
 async def delete(request: Request) -> Response:
     """Delete a document, on the cluster or by the journal. Needs an API key with the scope `admin`."""
     enter(request, "admin")
 
     def read(_: SearchEngine, version: str | None) -> list[Change]:
-        return [read_deletion(_id(request), version)]
+        return [read_deletion(request.path_params["id"], version)]
 
     return json_response(await _changed(request, read, DocumentWrites.changed_one))
 
 
-@router.get(
-    "/terms/{id:any}",
-    **describe("The terms of a document", answer=schemas.DocumentTerms, errors=READ, parameters=[_ID]),
-)
+@route("GET", "/terms/{id:any}", "The terms of a document", answer=schemas.DocumentTerms, errors=READ, parameters=[_ID])
 async def terms(request: Request) -> Response:
     """Return the terms of a document in the sparse index, including those that its text lacks.
 
     This visits every term of the inverted index, which takes milliseconds.
     """
     enter(request, "search")
-    return await answered(request, lambda engine, clock: engine.terms(_id(request), clock))
+    return await answered(request, lambda engine, clock: engine.terms(request.path_params["id"], clock))
 
 
 def _lane(engine: SearchEngine) -> str:
@@ -191,11 +182,6 @@ async def _changed(
             "The change was made, but the service stops: another process may lack it."
         ) from error
     return answered
-
-
-def _id(request: Request) -> str:
-    document_id: str = request.path_params["id"]
-    return document_id
 
 
 def _answer(answer: schemas.Document | schemas.DocumentChange) -> Response:

@@ -74,20 +74,25 @@ M = TypeVar("M", bound=BaseModel)
 
 
 async def read_body(request: Request, media: str) -> bytes:
-    """Read the body of a request that is declared as `media`, plain or packed by gzip. MediaTypeError if it is not,
-    InvalidBodyError if it can't be unpacked, BodyTooLargeError over the limit (announced, streamed or unpacked),
-    BodyTimeoutError if it does not arrive within the deadline, counted from now."""
+    """Read the body of a request that is declared as `media`, plain or packed by gzip. InvalidBodyError 415 if it is
+    not, 400 if it can't be unpacked, 413 over the limit (streamed or unpacked), 408 if it does not arrive within the
+    deadline, counted from now."""
     packed, settings = _check_media_type(request, media), request.app.state.settings
+    body = bytearray()
     try:
         async with asyncio.timeout(settings.deadline_ms / 1e3):
-            body = await _read(request, settings.max_body_bytes)
+            async for chunk in request.stream():
+                body += chunk
+                _check_size(len(body), settings.max_body_bytes)
     except TimeoutError as error:
         message = f"The body was not there within {settings.deadline_ms:g} ms. Send it faster."
-        raise errors.BodyTimeoutError(message) from error
+        late = errors.InvalidBodyError(message, status=408)
+        late.headers = {"connection": "close"}  # don't wait for the rest of the body
+        raise late from error
     if not packed:
-        return body
+        return bytes(body)
     with request.app.state.admission.enter():
-        return await asyncio.to_thread(_unpacked, body, settings.max_body_bytes)
+        return await asyncio.to_thread(_unpacked, bytes(body), settings.max_body_bytes)
 
 
 def parse(body: bytes, model: type[M]) -> M:
@@ -183,48 +188,35 @@ def _validated(content: Any, model: type[M]) -> M:
 
 
 def _check_media_type(request: Request, media: str) -> bool:
-    """True if the body is packed by gzip. MediaTypeError if it is not declared as `media`, or packed another way."""
+    """True if the body is packed by gzip. InvalidBodyError if it is not declared as `media`, or packed another way."""
     declared = ", ".join(request.headers.getlist("content-type"))
     if declared.partition(";")[0].strip().lower() != media:
         shown = repr(declared[:100]) if declared else "missing"
-        raise errors.MediaTypeError(f"The header Content-Type is {shown}; send the body as {media}.")
+        raise errors.InvalidBodyError(f"The header Content-Type is {shown}; send the body as {media}.", status=415)
     encoding = ", ".join(request.headers.getlist("content-encoding"))
     if encoding.strip().lower() not in ("", "identity", "gzip", "x-gzip"):
-        raise errors.MediaTypeError(f"The header Content-Encoding is {encoding[:100]!r}; send plain JSON, or gzip.")
+        message = f"The header Content-Encoding is {encoding[:100]!r}; send plain JSON, or gzip."
+        raise errors.InvalidBodyError(message, status=415)
     return "gzip" in encoding.lower()
 
 
-async def _read(request: Request, limit: int) -> bytes:
-    announced = request.headers.get("content-length", "")
-    # The server has refused anything but digits, and cuts a body at the announced length.
-    if announced.isdecimal() and int(announced[:20]) > limit:
-        raise _too_large(limit)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise _too_large(limit)
-    return bytes(body)
-
-
 def _unpacked(body: bytes, limit: int) -> bytes:
-    """Unpack a gzip file of one member. InvalidBodyError if it is none, BodyTooLargeError beyond `limit` bytes."""
+    """Unpack a gzip file of one member. InvalidBodyError if it is none, or beyond `limit` bytes."""
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
         content = unpacker.decompress(body, limit + 1)
     except zlib.error as error:
         raise errors.InvalidBodyError(f"The body is not gzip, as its header Content-Encoding says: {error}.") from error
-    if len(content) > limit:
-        raise _too_large(limit)
+    _check_size(len(content), limit)
     if not unpacker.eof or unpacker.unused_data:
         raise errors.InvalidBodyError("The body's gzip data is cut off, or more follows it; pack it as one member.")
     return content
 
 
-def _too_large(limit: int) -> errors.BodyTooLargeError:
-    return errors.BodyTooLargeError(
-        f"The body is over the limit of {limit} bytes. Send fewer or shorter searches at once."
-    )
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        message = f"The body is over the limit of {limit} bytes. Send fewer or shorter searches at once."
+        raise errors.InvalidBodyError(message, status=413)
 
 
 def _field_errors(error: ValidationError) -> list[errors.FieldError]:

@@ -1,8 +1,9 @@
 """The OpenAPI description. It adds the bodies, which FastAPI can't see because the routes handle JSON themselves."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
+from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
@@ -10,12 +11,12 @@ from starlette.routing import BaseRoute
 
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import errors, schemas
+from lightretriever.service.errors import InvalidBodyError
 from lightretriever.service.http.json import JSON, PROBLEM_JSON
 from lightretriever.service.settings import Settings
 
 # Errors of groups of routes.
 KEY: Final = (errors.UnauthorizedError, errors.ForbiddenError)
-_BODY: Final = (errors.InvalidBodyError, errors.BodyTimeoutError, errors.BodyTooLargeError, errors.MediaTypeError)
 _WORK: Final = (*KEY, errors.OverloadedError, errors.NotReadyError, errors.DeadlineError)
 QUERY: Final = (*_WORK, errors.InvalidRequestError, errors.UnsearchableError)
 SEARCH: Final = (*QUERY, errors.DocumentNotFoundError, errors.SearchFailedError)
@@ -30,6 +31,7 @@ WRITE: Final = (
     errors.NoRoomError,
 )
 
+E = TypeVar("E", bound=Callable[..., Any])
 _MODELS: dict[type[BaseModel], JsonSchemaMode] = {schemas.Problem: "serialization"}
 _DESCRIPTION: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
 
@@ -41,7 +43,10 @@ _DESCRIPTION: Final = """Hybrid search without a model in the query path: dense 
 """
 
 
-def describe(
+def route(
+    router: APIRouter,
+    method: str,
+    path: str,
     summary: str,
     *,
     answer: type[BaseModel] | str,
@@ -49,17 +54,16 @@ def describe(
     media: str = JSON,
     errors: Sequence[type[errors.ServiceError]] = (),
     parameters: Sequence[Mapping[str, Any]] = (),
-    tag: str = "search",
-) -> dict[str, Any]:
-    """Return the keyword arguments of a FastAPI route. `answer` is a model, or else a media type, and `media` that of
-    the `request`, whose own errors are added."""
+) -> Callable[[E], E]:
+    """Decorate the function that answers a route. `answer` is a model, or else a media type, and `media` that of the
+    `request`."""
     content = {answer: {"schema": {"type": "string"}}} if isinstance(answer, str) else {JSON: _body(answer)}
     extra: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
     if request is not None:
-        errors = (*errors, *_BODY)
+        errors = (*errors, InvalidBodyError)
         extra["requestBody"] = {"required": True, "content": {media: _body(request, "validation")}}
-    responses = {200: {"description": "The answer.", "content": content}, **_problems(errors)}
-    return {"summary": summary, "responses": responses, "openapi_extra": extra, "tags": [tag]}
+    responses = _problems(errors) | {200: {"description": "The answer.", "content": content}}
+    return router.api_route(path, methods=[method], summary=summary, responses=responses, openapi_extra=extra)
 
 
 def parameter(name: str, where: str, text: str, **schema: Any) -> dict[str, Any]:
@@ -85,10 +89,10 @@ def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, An
     if settings.api_keys_file is not None:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         for operation in (operation for path in document["paths"].values() for operation in path.values()):
-            if str(errors.UnauthorizedError.status) in operation["responses"]:
+            if str(errors.UnauthorizedError.statuses[0]) in operation["responses"]:
                 operation["security"] = [{"key": []}]
     document["x-error-kinds"] = {
-        kind: {"statuses": error.statuses(), "title": error.title, "description": error.__doc__}
+        kind: {"statuses": error.statuses, "title": error.title, "description": error.__doc__}
         for kind, error in errors.KINDS.items()
     }
     return document
@@ -99,10 +103,11 @@ def _body(model: type[BaseModel], mode: JsonSchemaMode = "serialization") -> dic
     return {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
 
 
-def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int, dict[str, Any]]:
+def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int | str, dict[str, Any]]:
     texts: dict[int, list[str]] = {}
     possible: list[type[errors.ServiceError]] = [*kinds, errors.InternalError]
     for kind in possible:
-        texts.setdefault(kind.status, []).append(f"`{kind.kind}`: {kind.title}.")
+        for status in kind.statuses:
+            texts.setdefault(status, []).append(f"`{kind.kind}`: {kind.title}.")
     content = {PROBLEM_JSON: _body(schemas.Problem)}
     return {status: {"description": " ".join(text), "content": content} for status, text in texts.items()}

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import schemas
 from lightretriever.service.errors import BundleRefusedError, NotFoundError, NotReadyError
-from lightretriever.service.http import documents
+from lightretriever.service.http import documents, openapi
 from lightretriever.service.http.handling import (
     COLLECTION,
     MAX_LIGHT_BYTES,
@@ -36,10 +36,11 @@ from lightretriever.service.http.handling import (
     state_of,
 )
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address
-from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, describe
+from lightretriever.service.http.openapi import KEY, QUERY, SEARCH
 from lightretriever.service.search.engine import SearchEngine
 
 router = APIRouter(default_response_class=Response)
+route = partial(openapi.route, router)
 
 _PART: Final = re.compile(r'<link rel="stylesheet" href="(?P<style>[^"]+)">|<script src="(?P<script>[^"]+)"></script>')
 _PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
@@ -50,9 +51,7 @@ _ADDRESS: Final = [
 ]
 
 
-@router.post(
-    "/search", **describe("Search", request=schemas.SearchRequest, answer=schemas.SearchResponse, errors=SEARCH)
-)
+@route("POST", "/search", "Search", request=schemas.SearchRequest, answer=schemas.SearchResponse, errors=SEARCH)
 async def search(request: Request) -> Response:
     """Find documents for one query. The two legs run in parallel where that pays, under one deadline."""
     body = await begin(request)
@@ -60,9 +59,8 @@ async def search(request: Request) -> Response:
     return await search_answered(request, lambda: parse(body, schemas.SearchRequest), small=small)
 
 
-@router.get(
-    "/search",
-    **describe("Search, from the address bar", answer=schemas.SearchResponse, errors=SEARCH, parameters=_ADDRESS),
+@route(
+    "GET", "/search", "Search, from the address bar", answer=schemas.SearchResponse, errors=SEARCH, parameters=_ADDRESS
 )
 async def search_by_address(request: Request) -> Response:
     """Find documents for the text `q`, or like the document `like`. `POST /search` takes all fields of a search."""
@@ -70,9 +68,13 @@ async def search_by_address(request: Request) -> Response:
     return await search_answered(request, lambda: parse_address(request.query_params, request.scope["query_string"]))
 
 
-@router.post(
+@route(
+    "POST",
     "/search/batch",
-    **describe("Search for several queries", request=schemas.BatchRequest, answer=schemas.BatchResponse, errors=SEARCH),
+    "Search for several queries",
+    request=schemas.BatchRequest,
+    answer=schemas.BatchResponse,
+    errors=SEARCH,
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
@@ -93,9 +95,7 @@ async def search_batch(request: Request) -> Response:
         return await asyncio.to_thread(json_response, {"results": results})
 
 
-@router.post(
-    "/encode", **describe("Encode", request=schemas.EncodeRequest, answer=schemas.EncodeResponse, errors=QUERY)
-)
+@route("POST", "/encode", "Encode", request=schemas.EncodeRequest, answer=schemas.EncodeResponse, errors=QUERY)
 async def encode(request: Request) -> Response:
     """Encode a text as a query: its dense vector, and its tokens with their counts and weights."""
     body = await begin(request)
@@ -105,15 +105,13 @@ async def encode(request: Request) -> Response:
 router.routes.extend(documents.router.routes)  # as they are, for `served`
 
 
-@router.get("/livez", **describe("Is the process alive?", answer=schemas.Status, tag="operation"))
+@route("GET", "/livez", "Is the process alive?", answer=schemas.Status)
 async def livez(request: Request) -> Response:
     """Answer 200 while the process runs."""
     return json_response(schemas.Status(status="alive"))
 
 
-@router.get(
-    "/readyz", **describe("Should it get requests?", answer=schemas.Status, errors=(NotReadyError,), tag="operation")
-)
+@route("GET", "/readyz", "Should it get requests?", answer=schemas.Status, errors=(NotReadyError,))
 async def readyz(request: Request) -> Response:
     """Answer 200 once a search has used both legs, and 503 before that, while the threads of a leg are stuck, and while
     the cluster does not answer, if there is one."""
@@ -126,7 +124,7 @@ async def readyz(request: Request) -> Response:
     return json_response(schemas.Status(status="ready", index=engine.parts.index, warning=" ".join(warnings) or None))
 
 
-@router.get("/collections", **describe("Which collections are there?", answer=schemas.CollectionList, tag="operation"))
+@route("GET", "/collections", "Which collections are there?", answer=schemas.CollectionList)
 async def collections(request: Request) -> Response:
     """List the collections. Every other route also stands below `/collections/NAME`, for that collection; without it,
     the first is meant."""
@@ -134,24 +132,21 @@ async def collections(request: Request) -> Response:
     return json_response(schemas.CollectionList(collections=facts))
 
 
-@router.get("/info", **describe("What is served?", answer=schemas.Info, tag="operation"))
+@route("GET", "/info", "What is served?", answer=schemas.Info)
 async def info(request: Request) -> Response:
     """Return the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
     names = [holder.name for holder in state_of(request).collections]
     return json_response(_info(holder_of(request).engine, names))
 
 
-@router.get("/metrics", **describe("Metrics for Prometheus", answer="text/plain", tag="operation"))
+@route("GET", "/metrics", "Metrics for Prometheus", answer="text/plain")
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     text = await asyncio.to_thread(state_of(request).collections.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.post(
-    "/admin/reload",
-    **describe("Serve what the folder has now", answer=schemas.Reloaded, errors=_RELOAD, tag="operation"),
-)
+@route("POST", "/admin/reload", "Serve the present bundle", answer=schemas.Reloaded, errors=_RELOAD)
 async def reload(request: Request) -> Response:
     """Check the served folder now, and answer when its bundle has been swapped in or refused.
 
@@ -162,7 +157,7 @@ async def reload(request: Request) -> Response:
     return json_response(schemas.Reloaded(swapped=swapped, bundle=_bundle_facts(holder_of(request).engine)))
 
 
-@router.get("/", **describe("Search page", answer="text/html", tag="pages"))
+@route("GET", "/", "Search page", answer="text/html")
 async def page(request: Request) -> Response:
     """Return a page that searches as you type."""
     return _PAGE()

@@ -26,7 +26,7 @@ from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.live.compact import write_again
 from lightretriever.artifacts.sparse.writer import numbered
 from lightretriever.service.collections.collections import EngineHolder
-from lightretriever.service.commands.demo import ARCHIVE
+from lightretriever.service.commands.serve import ARCHIVE
 from lightretriever.service.errors import (
     BundleRefusedError,
     DeadlineError,

@@ -18,7 +18,7 @@ from demo.pack import pack
 from lightretriever.artifacts.bundle.reader import Bundle, unpack
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.service.commands.demo import ARCHIVE, EXAMPLE, unpack_demo
+from lightretriever.service.commands.serve import ARCHIVE, EXAMPLE, unpack_demo
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings

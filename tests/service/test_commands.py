@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lightretriever.service.cli import COMMANDS, app
-from lightretriever.service.commands.demo import EXAMPLE
+from lightretriever.service.commands.serve import EXAMPLE
 from tests.service.process import ROOT
 
 HEAVY = {"faiss", "jnius", "numpy", "pydantic", "torch", "transformers"}

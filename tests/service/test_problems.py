@@ -93,7 +93,7 @@ def answers(service: str, lines: list[str], folder: Path) -> list[str]:
 
 
 def titles() -> list[str]:
-    return [f"{error.statuses()} {kind}: {error.title}" for kind, error in KINDS.items()]
+    return [f"{[*error.statuses]} {kind}: {error.title}" for kind, error in KINDS.items()]
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -171,7 +171,7 @@ def test_every_metric_is_documented() -> None:
 def test_every_kind_of_error_is_documented_with_its_status() -> None:
     section = DOCUMENTATION.partition("\n## Errors\n")[2].partition("\n## ")[0]
     documented = re.findall(r"^- `(\w+)` \(([\d, ]+)\): ", section, flags=re.MULTILINE)
-    assert dict(documented) == {kind: ", ".join(map(str, error.statuses())) for kind, error in KINDS.items()}
+    assert dict(documented) == {kind: ", ".join(map(str, error.statuses)) for kind, error in KINDS.items()}
     assert all(error.__doc__ for error in KINDS.values())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightretriever import Bundle, SearchEngine
-from lightretriever.service.commands.demo import unpack_demo
+from lightretriever.service.commands.serve import unpack_demo
 from lightretriever.service.schemas import SearchRequest, SearchResponse
 from lightretriever.service.settings import Settings
 from tests.service.process import ROOT
