@@ -49,7 +49,8 @@ class Application:
         state = self.state
         metrics, answer = state.collections.metrics, _Answer(scope, send)
         clock = StageClock(answer.arrived, None if state.tracing is None else [])
-        scope.setdefault("state", {}).update(clock=clock, request_id=answer.request_id, log_fields=answer.log_fields)
+        facts = {"clock": clock, "request_id": answer.request_id, "log_fields": answer.log_fields}
+        scope.setdefault("state", {}).update(facts, holder=state.collections.first)
         metrics.in_flight.inc()
         try:
             await self._app(scope, receive, answer)

@@ -7,7 +7,7 @@ from urllib.parse import urljoin
 
 import httpx2
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, SearchClient

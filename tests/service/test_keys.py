@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import ForbiddenError, SettingsError

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.middleware import Application
@@ -146,7 +146,7 @@ def test_a_cancelled_request_is_recorded_with_the_time_it_took() -> None:
         raise AssertionError("nothing is to be sent or received")
 
     async def cancel() -> None:
-        state: Any = SimpleNamespace(collections=SimpleNamespace(metrics=metrics), tracing=None)
+        state: Any = SimpleNamespace(collections=SimpleNamespace(metrics=metrics, first=None), tracing=None)
         scope = {"type": "http", "method": "GET", "path": "/a", "headers": []}
         task = asyncio.create_task(Application(forever, state)(scope, never, never))
         await entered.wait()

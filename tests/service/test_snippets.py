@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import example, given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
