@@ -233,7 +233,7 @@ def test_characters_that_the_encoding_lacks_are_escaped(service: str, environmen
     assert "Traceback" not in wrong.stderr
 
 
-SERVER_SIDE = ("numpy", "faiss", "jnius", "fastapi", "starlette", "uvicorn", "tokenizers", "torch", "typer", "rich")
+SERVER_SIDE = ("numpy", "faiss", "jnius", "starlette", "uvicorn", "tokenizers", "torch", "typer", "rich")
 
 LOADED = f"""
 import sys, threading

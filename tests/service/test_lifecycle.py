@@ -28,23 +28,18 @@ from tests.support.wordings import raises
 SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1)
 
 
-def open_search_close(bundle: Bundle) -> None:
+def resources(bundle: Bundle) -> tuple[int, int]:
+    """Open, search and close; then count descriptors and threads."""
     with client_of_folder(bundle.path, SETTINGS) as client:
         assert len(client.post("/search", json={"query": "play music"}).json()["hits"]) == 10
-
-
-def resources() -> tuple[int, int]:
     gc.collect()
     return sum(1 for _ in Path("/proc/self/fd").iterdir()), threading.active_count()
 
 
 @pytest.mark.slow
 def test_twenty_openings_leave_no_descriptors_and_no_threads(tiny_bundle: Bundle) -> None:
-    open_search_close(tiny_bundle)
-    descriptors, threads = resources()
-    for _ in range(20):
-        open_search_close(tiny_bundle)
-    after = resources()
+    descriptors, threads = resources(tiny_bundle)
+    after = [resources(tiny_bundle) for _ in range(20)][-1]
     # Java opens a file or two of its own now and then; a leak would leave at least one for each opening.
     assert after[0] < descriptors + 10
     assert after[1] == threads
@@ -99,64 +94,38 @@ def test_stopping_while_an_engine_of_its_owner_warms_up(tiny_bundle: Bundle, mon
             engine.require_ready()
 
 
-def test_the_warm_up_ends_by_number_or_by_time(tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    searches: list[int] = []
-    run = pipeline.search
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the searches of warm-ups. The first ones are late: as many as its first number says."""
+    found, run = [0], pipeline.search
 
     def count(context: SearchContext) -> Plain:
-        searches.append(1)
-        return run(context)
-
-    monkeypatch.setattr("lightretriever.service.search.engine.search", count)
-    for queries, seconds, most in ((7, 600.0, 7), (1_000_000, 1e-6, 1)):
-        searches.clear()
-        monkeypatch.setattr(Settings, "warm_up_s", seconds)
-        with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=queries)) as engine:
-            engine.warm_up()
-            engine.require_ready()
-        assert len(searches) == most
-
-
-def test_a_warm_up_goes_on_after_two_late_searches_but_not_three(
-    tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    searches: list[bool] = []
-    run, late = pipeline.search, 2
-
-    def busy(context: SearchContext) -> Plain:
-        searches.append(len(searches) >= late)
-        if not searches[-1]:
+        found.append(1)
+        if len(found) <= found[0] + 1:
             raise DeadlineError("The legs did not answer in time.")
         return run(context)
 
-    monkeypatch.setattr("lightretriever.service.search.engine.search", busy)
-    monkeypatch.setattr(Settings, "warm_up_s", 1e-6)
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=2)) as engine:
-        engine.warm_up()
-        engine.require_ready()
-        assert searches == [False, False, True]
-    searches.clear()
-    late = 3
-    with SearchEngine.open(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=2)) as engine:
+    monkeypatch.setattr("lightretriever.service.search.engine.search", count)
+    return found
+
+
+def test_the_warm_up_ends_by_number_or_by_time_and_not_by_two_late_searches(
+    tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, searches: list[int]
+) -> None:
+    for queries, seconds, late, made in ((7, 600.0, 0, 7), (10**6, 1e-6, 0, 1), (2, 1e-6, 2, 3)):
+        monkeypatch.setattr(Settings, "warm_up_s", seconds)
+        searches[:] = [late]
+        with SearchEngine.open(tiny_bundle, SETTINGS.model_copy(update={"warm_up_queries": queries})) as engine:
+            engine.warm_up()
+            engine.require_ready()
+        assert len(searches) == 1 + made
+
+
+def test_three_late_searches_leave_the_engine_cold(tiny_bundle: Bundle, searches: list[int]) -> None:
+    searches[0] = 3
+    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
         with pytest.raises(DeadlineError):
             engine.warm_up()
-        with raises(NotReadyError):
-            engine.require_ready()
-
-
-class Stopping(threading.Event):
-    """Is set as soon as somebody waits for it."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.set()
-        return super().wait(timeout)
-
-
-def test_a_warm_up_that_is_stopped_in_its_last_pause_leaves_the_engine_cold(tiny_bundle: Bundle) -> None:
-    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
-        stop = Stopping()
-        engine.warm_up(stop, share=0.5)
-        assert stop.is_set()
         with raises(NotReadyError):
             engine.require_ready()
 
