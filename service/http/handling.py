@@ -59,9 +59,7 @@ class Admission:
     """Counts the requests that are `admitted`, of a `limit`. Asked in the event loop alone, so it needs no lock."""
 
     def __init__(self, working: int, waiting: int) -> None:
-        self.limit = working + waiting
-        self.waiting = waiting
-        self.admitted = 0
+        self.limit, self.waiting, self.admitted = working + waiting, waiting, 0
         self._refused = 0.0
 
     def pause(self, now: float) -> float:

@@ -1,7 +1,6 @@
 """Reading requests and writing answers: JSON in, JSON out, and errors as problems of RFC 9457."""
 
 import asyncio
-import re
 import zlib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -35,7 +34,6 @@ _MAX_WRONG: Final = 10_000
 ADDRESS_FIELDS: Final = {"q": "query", "like": "like", "k": "k", "offset": "offset", "mode": "mode", "task": "task"}
 """The query parameters of a search by address, each with the field of the search that it sets."""
 
-_WHOLE: Final = re.compile(r"-?[0-9]{1,9}")
 _MAX_MESSAGE: Final = 300
 _UNION: Final = "fusion"  # pydantic puts the chosen member of a tagged union into the path: fusion.linear.weights
 _OF_DOCUMENT: Final = {"title": "fields.title", "text": "fields.text"}
@@ -110,7 +108,7 @@ def parse(body: bytes, model: type[M]) -> M:
 
 def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
     """Read a search from the query of an address, also given `raw`. InvalidRequestError names the parameter."""
-    search: dict[str, str | int] = {}
+    search: dict[str, str] = {}
     try:
         unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:
@@ -122,11 +120,11 @@ def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
             names = ", ".join(ADDRESS_FIELDS)
             message = f"there is no such parameter, only {names}" if field is None else "the parameter is there twice"
             raise errors.InvalidRequestError.at(shortened(name), message, value)
-        search[field] = int(value) if _WHOLE.fullmatch(value) and field in ("k", "offset") else value
+        search[field] = value
     if not search.keys() & {"query", "like"}:
         raise errors.InvalidRequestError.at("q", "the field is required, unless there is like")
     try:
-        return SearchRequest.model_validate(search)
+        return SearchRequest.model_validate(search, strict=False)
     except ValidationError as error:
         named = {field: name for name, field in ADDRESS_FIELDS.items()}
         wrong = (errors.FieldError(named[item.field], item.message, item.value) for item in _field_errors(error))

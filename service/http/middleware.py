@@ -26,7 +26,6 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
-    (b"x-frame-options", b"DENY"),
 )
 _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _MAX_PATH: Final = 200

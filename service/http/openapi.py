@@ -34,13 +34,7 @@ WRITE: Final = (
 Endpoint = Callable[[Request], Awaitable[Response]]
 _MODELS: dict[type[BaseModel], JsonSchemaMode] = {schemas.Problem: "serialization"}
 _DESCRIPTION: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
-
-- **Fusion** is `linear` (a weighted sum of normalised scores) or `rrf` (`sum of weight / (rank_constant + rank)`,
-  ranks counted from 1).
-- **Errors** are `application/problem+json` (RFC 9457): `kind` is the stable name of an error, `errors` has the fields.
-- **Degraded answers:** if one of the two legs fails or is late, the service answers with the other one and `degraded`
-  names the missing leg. With `allow_partial: false` it answers with an error.
-"""
+Errors are `application/problem+json` (RFC 9457); `kind` is an error's stable name, and `errors` has the fields."""
 
 
 class ApiRoute(Route):

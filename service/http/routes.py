@@ -5,7 +5,7 @@ import base64
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -106,9 +106,11 @@ async def readyz(request: Request) -> Response:
     for holder in holders:
         await asyncio.to_thread(holder.engine.parts.backends.probe)
         holder.engine.require_ready()
-    engine = holders[0].engine
-    warnings = dict.fromkeys(warning for holder in holders for warning in _warnings(holder.engine))
-    return json_response(schemas.Status(status="ready", index=engine.parts.index, warning=" ".join(warnings) or None))
+    parts = [holder.engine.parts for holder in holders]
+    warnings = [one.backends.live.warning for one in parts if one.backends.live is not None]
+    warnings += [one.rules.problem for one in parts if one.rules is not None]
+    warning = " ".join(dict.fromkeys(filter(None, warnings))) or None
+    return json_response(schemas.Status(status="ready", index=parts[0].index, warning=warning))
 
 
 @route("GET", "/collections", "Which collections are there?", answer=schemas.CollectionList)
@@ -179,37 +181,22 @@ def _read_page(path: Path) -> Callable[[], Response]:
 _PAGE: Final = _read_page(Path(__file__).parents[1] / "static" / "page.html")
 
 
-def _warnings(engine: SearchEngine) -> Iterator[str]:
-    """Return what to do about many documents beside the bundle, and about a file of rules that can't be used."""
-    live, rules = engine.parts.backends.live, engine.parts.rules
-    if live is not None and live.warning is not None:
-        yield live.warning
-    if rules is not None and rules.problem is not None:
-        yield rules.problem
-
-
 def _bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
     manifest = engine.bundle.manifest
     sparse = manifest.sparse.model
+    facts = manifest.model_dump(include={"name", "created", "generator", "documents", "dimension", "vocab_size"})
+    facts |= manifest.sparse.model_dump(include={"vocabulary", "language", "query_weights"})
     return schemas.BundleFacts(
-        name=manifest.name,
+        **facts,
         version=manifest.digest,
-        created=manifest.created,
-        generator=manifest.generator,
         model=manifest.model.name,
         trained=manifest.model.trained,
         corpus=manifest.corpus.name,
         corpus_licence=manifest.corpus.licence,
-        documents=manifest.documents,
-        dimension=manifest.dimension,
-        vocab_size=manifest.vocab_size,
         sparse_vocab_size=None if manifest.sparse.tokenizer is None else manifest.sparse_vocab_size,
         sparse_model=None if sparse is None else schemas.ModelFacts.model_validate(sparse.model_dump()),
         dense_index=None if manifest.dense is None else manifest.dense.factory,
-        vocabulary=manifest.sparse.vocabulary,
-        language=manifest.sparse.language,
         expanded=manifest.sparse.expansion is not None,
-        query_weights=manifest.sparse.query_weights,
         fusion_weights=engine.reader.weights,
         feedback=engine.reader.feedback,
         normalization=engine.reader.normalization,

@@ -56,10 +56,6 @@ class StageClock:
         self.handed_s = 0.0
         """Seconds of a processor that other threads spent on parts of the request that were handed to them."""
 
-    def another(self) -> "StageClock":
-        """Return a clock for another search of the same request."""
-        return StageClock(self.arrived, self.marks)
-
     @contextmanager
     def measure(self, stage: Stage) -> Iterator[None]:
         """Add the block's time to the stage, unless the block raises."""

@@ -129,7 +129,7 @@ class SearchEngine:
         self._require_open()
         clock = clock or StageClock()
         return [
-            partial(self._of_batch, number, plan, clock.another())
+            partial(self._of_batch, number, plan, StageClock(clock.arrived, clock.marks))
             for number, plan in enumerate(self.reader.read_batch(requests))
         ]
 

@@ -26,7 +26,12 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
     closes a connection whose client reads nothing for 10 s (Linux only), not to hold the rest of the answer.
     """
     path = host.removeprefix(_UNIX) if host.startswith(_UNIX) else None
-    listeners = _internet(host, port) if path is None else [_unix(path)]
+    if path is None:
+        listeners = _internet(host, port)
+    else:
+        if _is_left_over(path):
+            Path(path).unlink()
+        listeners = [socket.create_server(path, family=socket.AF_UNIX, backlog=BACKLOG)]
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     for listener in listeners:
         if option is not None and listener.family != socket.AF_UNIX:
@@ -72,19 +77,6 @@ def _internet(host: str, port: int) -> list[socket.socket]:
     if not listeners and missing is not None:
         raise missing
     return listeners
-
-
-def _unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if _is_left_over(path):
-            Path(path).unlink()
-        listener.bind(path)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _is_left_over(path: str) -> bool:

@@ -14,8 +14,8 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse import jvm
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
+from lightretriever.service import cgroup
 from lightretriever.service.backends.local import HAND_OVER_BYTES, LocalBackends, hands_over, open_local
-from lightretriever.service.cgroup import memory_bytes, processors
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import LegName, SearchRequest
@@ -63,16 +63,24 @@ def test_the_rule(search_bytes: int, running: int, free: int, expected: bool) ->
     ],
 )
 def test_what_nested_cgroups_grant_is_found(
-    tmp_path: Path, own: str, files: dict[str, str], most: int | None, mib: int | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own: str,
+    files: dict[str, str],
+    most: int | None,
+    mib: int | None,
 ) -> None:
     for name, content in files.items():
         (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cgroup" / name).write_text(content + "\n")
     (tmp_path / "own").write_text(own)
-    root, free = tmp_path / "cgroup", (tmp_path / "nowhere", tmp_path / "none")
-    granted = processors(root, tmp_path / "own")
-    assert granted <= most if most else granted == processors(*free)
-    assert memory_bytes(root, tmp_path / "own") == (memory_bytes(*free) if mib is None else mib << 20)
+    found = []
+    for root, name in (("nowhere", "none"), ("cgroup", "own")):
+        monkeypatch.setattr(cgroup, "_ROOT", tmp_path / root)
+        monkeypatch.setattr(cgroup, "_CGROUP", tmp_path / name)
+        found += [cgroup.processors(), cgroup.memory_bytes()]
+    assert found[2] <= most if most else found[2] == found[0]
+    assert found[3] == (found[1] if mib is None else mib << 20)
 
 
 def test_a_search_that_is_late_ends_by_itself(tiny_bundle: Bundle) -> None:
