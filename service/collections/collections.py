@@ -72,17 +72,21 @@ class EngineHolder:
         self._retry_at = inf
 
     @classmethod
+    @contextmanager
     def open(
-        cls, folder: Path, settings: Settings | None = None, *, name: str = DEFAULT, metrics: Metrics | None = None
-    ) -> Self:
+        cls, folder: Path, settings: Settings, name: str = DEFAULT, metrics: Metrics | None = None
+    ) -> Iterator[Self]:
         """Open the bundle in a folder, or in the target of a symbolic link, as the collection `name`. Errors as of
         `SearchEngine.open`. `metrics` are those of the process, None: the holder has its own. Every file is hashed
         before: otherwise damage that keeps the file's size would give wrong answers or crash Faiss."""
-        settings = settings or Settings()
         rules = None if settings.rules is None else RulesFile(settings.rules, name)
-        engine = _open(_resolved(folder), settings, metrics or Metrics(), rules, verified=False)
-        engine.publish(name)
-        return cls(engine, folder, name)
+        holder = cls(_open(_resolved(folder), settings, metrics or Metrics(), rules, verified=False), folder, name)
+        try:
+            holder.engine.publish(name)
+            yield holder
+        finally:
+            holder.stop()
+            holder.engine.close()
 
     @contextmanager
     def lease(self) -> Iterator[SearchEngine]:
@@ -125,18 +129,6 @@ class EngineHolder:
         self._requests.put(None)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
-
-    def close(self) -> None:
-        """Stop, and close the engine if `open` opened it."""
-        self.stop()
-        if self._folder is not None:
-            self.engine.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _run(self, folder: Path) -> None:
         while not self._stop.is_set():
@@ -233,9 +225,10 @@ class Collections:
         self._holders = dict(holders)
 
     @classmethod
-    def open(cls, folders: Folders, settings: Settings) -> Self:
-        """Open the bundle of each folder; `close` closes them. Errors as in `EngineHolder.open`, and SettingsError for
-        several collections on one index of a cluster or with one journal."""
+    @contextmanager
+    def open(cls, folders: Folders, settings: Settings) -> Iterator[Self]:
+        """Open the bundle of each folder. Errors as in `EngineHolder.open`, and SettingsError for several collections
+        on one index of a cluster or with one journal."""
         for single in ("opensearch_url", "live"):
             if len(folders) > 1 and getattr(settings, single) is not None:
                 raise SettingsError(
@@ -244,12 +237,11 @@ class Collections:
                 )
         metrics = Metrics()
         with ExitStack() as stack:
-            holders = {
-                name: stack.enter_context(EngineHolder.open(folder, settings, name=name, metrics=metrics))
+            opened = {
+                name: stack.enter_context(EngineHolder.open(folder, settings, name, metrics))
                 for name, folder in folders.items()
             }
-            stack.pop_all()
-        return cls(holders)
+            yield cls(opened)
 
     @property
     def first(self) -> EngineHolder:
@@ -272,17 +264,6 @@ class Collections:
         except KeyError:
             names = shortened(", ".join(self._holders), 300)
             raise NotFoundError(f"There is no collection {name[:100]!r}; there are: {names}.") from None
-
-    def close(self) -> None:
-        """Close what `open` opened."""
-        for holder in self:
-            holder.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def parse_folders(arguments: list[str]) -> dict[str, Path]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lightretriever.service.errors import InternalError, OverloadedError, ServiceError, shortened
@@ -58,17 +57,19 @@ class Application:
         except asyncio.CancelledError:
             answer.status = _CLIENT_CLOSED
             raise
-        except ServiceError as error:
-            if isinstance(error, OverloadedError):
-                await asyncio.sleep(state.admission.pause(perf_counter()))
-            await _refusal(error, metrics, scope)(scope, receive, answer)
         except Exception as error:
-            fields = {"request_id": answer.request_id, "error": type(error).__name__}
-            _log.error("request failed", exc_info=error, extra=fields)
-            if answer.status:
-                raise  # part of the answer was sent: the server must close the connection
-            sorry = InternalError("The reason is in the log, under this request id.")
-            await _refusal(sorry, metrics, scope)(scope, receive, answer)
+            refusal = error
+            if not isinstance(refusal, ServiceError):
+                fields = {"request_id": answer.request_id, "error": type(error).__name__}
+                _log.error("request failed", exc_info=error, extra=fields)
+                if answer.status:
+                    raise  # part of the answer was sent: the server must close the connection
+                refusal = InternalError("The reason is in the log, under this request id.")
+            if isinstance(refusal, OverloadedError):
+                await asyncio.sleep(state.admission.pause(perf_counter()))
+            metrics.errors.labels(refusal.kind).inc()
+            problem = problem_response(refusal, instance=scope["path"], request_id=answer.request_id)
+            await problem(scope, receive, answer)
         finally:
             metrics.in_flight.dec()
             route = getattr(scope.get("route"), "path", "unknown")
@@ -112,8 +113,3 @@ class _Answer:
         metrics.request(route, self.status).observe(seconds)
         self.log_fields["status"], self.log_fields["ms"] = self.status, round(seconds * 1e3, 3)
         _log.info("request", extra=self.log_fields)
-
-
-def _refusal(error: ServiceError, metrics: Metrics, scope: Scope) -> Response:
-    metrics.errors.labels(error.kind).inc()
-    return problem_response(error, instance=scope["path"], request_id=scope["state"]["request_id"])

@@ -130,7 +130,8 @@ def open_worker(bundles: Folders, settings: Settings, supervisor: int, on_ready:
     configure_logging(settings.log_level)
     early: list[int] = []  # requests that come while the bundles open; without a handler they would end the process
     signal.signal(signal.SIGUSR1, lambda number, _: early.append(number))
-    collections = Collections.open(bundles, settings)
+    stack = ExitStack()
+    collections = stack.enter_context(Collections.open(bundles, settings))
 
     def ask(*_: object) -> None:
         for holder in collections:
@@ -141,7 +142,8 @@ def open_worker(bundles: Folders, settings: Settings, supervisor: int, on_ready:
         ask()
     for holder in collections:
         holder.on_reload = partial(os.kill, supervisor, signal.SIGUSR1)
-    return _application(collections, on_ready, partial(_end, collections))
+    stack.callback(_end, collections)
+    return _application(collections, on_ready, stack.close)
 
 
 def _end(collections: Collections) -> None:
@@ -150,7 +152,6 @@ def _end(collections: Collections) -> None:
     if any(holder.engine.parts.executor.abandoned for holder in collections):
         sys.stdout.flush()
         os._exit(0)  # Python would wait for the threads of abandoned calls
-    collections.close()
 
 
 def _listen(stack: ExitStack, host: str, port: int, settings: Settings) -> list[socket.socket]:

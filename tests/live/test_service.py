@@ -158,8 +158,9 @@ def test_nothing_is_shown_of_a_deleted_document(bundle: Bundle, tmp_path: Path, 
 
 
 def test_one_collection_has_a_journal(bundle: Bundle, tmp_path: Path) -> None:
-    with raises(SettingsError, naming="live"):
-        Collections.open({"one": bundle.path, "two": bundle.path}, Settings(live=tmp_path))
+    two = {"one": bundle.path, "two": bundle.path}
+    with raises(SettingsError, naming="live"), Collections.open(two, Settings(live=tmp_path)):
+        pass
     cluster = {"opensearch_url": "http://x", "opensearch_index": "y"}
     with raises(SettingsError, naming="live"):
         load_settings(None, {"live": tmp_path, **cluster})

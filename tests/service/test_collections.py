@@ -150,5 +150,5 @@ def test_arguments_of_serve(tmp_path: Path) -> None:
 
 def test_a_cluster_serves_one_collection(folders: dict[str, Path]) -> None:
     settings = SETTINGS.model_copy(update={"opensearch_url": "http://x"})
-    with raises(SettingsError, naming="opensearch_url"):
-        Collections.open(folders, settings)
+    with raises(SettingsError, naming="opensearch_url"), Collections.open(folders, settings):
+        pass
