@@ -185,7 +185,7 @@ def _bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
     manifest = engine.bundle.manifest
     sparse = manifest.sparse.model
     facts = manifest.model_dump(include={"name", "created", "generator", "documents", "dimension", "vocab_size"})
-    facts |= manifest.sparse.model_dump(include={"vocabulary", "language", "query_weights"})
+    facts |= manifest.sparse.model_dump(include={"vocabulary", "query_weights"})
     return schemas.BundleFacts(
         **facts,
         version=manifest.digest,
@@ -196,6 +196,7 @@ def _bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
         sparse_vocab_size=None if manifest.sparse.tokenizer is None else manifest.sparse_vocab_size,
         sparse_model=None if sparse is None else schemas.ModelFacts.model_validate(sparse.model_dump()),
         dense_index=None if manifest.dense is None else manifest.dense.factory,
+        language=manifest.sparse.language,
         expanded=manifest.sparse.expansion is not None,
         fusion_weights=engine.reader.weights,
         feedback=engine.reader.feedback,

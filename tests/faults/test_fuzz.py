@@ -18,7 +18,7 @@ from lightretriever.service.http.routes import ROUTES
 from tests.faults.conftest import Figure
 from tests.faults.targets import TARGETS, corpus
 from tests.service.process import ROOT, serving
-from tests.service.test_openapi import CONFIG
+from tests.service.test_settings_and_docs import CONFIG
 
 SEED: Final = 20_262
 CASES: Final = (8, 400)

@@ -41,15 +41,12 @@ class Place:
         self, *, workers: int = 1, environment: Mapping[str, str] | None = None, **settings: object
     ) -> Iterator[tuple[Server, str]]:
         """Serve what the link leads to, in a process of its own; give it and its address when it is ready."""
-        variables = {**self._environment(settings), **(environment or {})}
-        with Server(self.link, environment=variables, workers=workers) as server:
+        chosen = {"api_keys_file": self.keys, "log_level": "error", "watch_s": 0, **settings}
+        variables = {f"LIGHTRETRIEVER_{name.upper()}": str(value) for name, value in chosen.items()}
+        with Server(self.link, environment={**variables, **(environment or {})}, workers=workers) as server:
             yield server, server.url
 
     def swap(self, url: str, version: int) -> httpx2.Response:
         """Lead the link to another version, and let the server at this address take it."""
         flip(self.link, self.versions[version])
         return httpx2.post(f"{url}/admin/reload", headers=self.headers, timeout=120)
-
-    def _environment(self, settings: Mapping[str, object]) -> dict[str, str]:
-        chosen = {"api_keys_file": self.keys, "log_level": "error", "watch_s": 0, **settings}
-        return {f"LIGHTRETRIEVER_{name.upper()}": str(value) for name, value in chosen.items()}

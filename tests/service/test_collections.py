@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urljoin
 
-import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections, parse_folders
 from lightretriever.service.errors import SettingsError
@@ -130,13 +128,6 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
             assert first.info().bundle.documents == 40
 
 
-def test_one_bundle_is_a_collection_too(url: str, tiny_bundle: Bundle) -> None:
-    [one] = httpx2.get(f"{url}/collections", timeout=60).json()["collections"]
-    assert (one["name"], one["documents"]) == ("default", tiny_bundle.manifest.documents)
-    assert httpx2.get(f"{url}/collections/default/search?q=music", timeout=60).json()["hits"]
-    assert "collections" not in httpx2.get(f"{url}/info", timeout=60).json()
-
-
 def test_arguments_of_serve(tmp_path: Path) -> None:
     assert parse_folders(["out/bundle"]) == {"default": Path("out/bundle")}
     assert parse_folders(["a=x", "b=y=z"]) == {"a": Path("x"), "b": Path("y=z")}
@@ -146,9 +137,3 @@ def test_arguments_of_serve(tmp_path: Path) -> None:
     for given in (["x", "a=y"], ["a=x", "a=y"], ["a b=x"], ["a="], ["=x"]):
         with raises(SettingsError):
             parse_folders(given)
-
-
-def test_a_cluster_serves_one_collection(folders: dict[str, Path]) -> None:
-    settings = SETTINGS.model_copy(update={"opensearch_url": "http://x"})
-    with raises(SettingsError, naming="opensearch_url"), Collections.open(folders, settings):
-        pass

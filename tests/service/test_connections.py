@@ -6,8 +6,9 @@ import http.client
 import json
 import signal
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -71,14 +72,15 @@ def test_a_connection_that_was_idle_for_seconds_is_still_there(url: str) -> None
         assert ask(connection, SEARCH).status == 200
 
 
-def test_the_connections_that_wait_longest_make_room(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they had a request or not. The last ones are answered, and so is one that works."""
+@pytest.fixture
+def narrow(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(Connection, "limit", 8)
     with live_bundles(tiny_path) as url:
-        assert_the_last_are_answered(url)
+        yield url
 
 
-def assert_the_last_are_answered(narrow: str) -> None:
+def test_the_connections_that_wait_longest_make_room(narrow: str) -> None:
+    """Whether they had a request or not. The last ones are answered, and so is one that works."""
     idle = [dial(narrow) for _ in range(8)]
     for connection in idle[:4]:
         ask(connection)
@@ -115,28 +117,22 @@ class Client:
     """Answers with `Connection: close`."""
     lost: int = 0
     """Requests without an answer."""
-    refused: bool = False
 
     def keep(self) -> None:
         """All on one connection, until an answer closes it."""
         with closing(dial(self.port)) as connection:
-            while not self.told:
-                if not self._ask(connection):
-                    return
+            while not self.told and self._ask(connection):
+                pass
 
     def renew(self) -> None:
         """Each on a new connection, until one is refused."""
-        while not self.refused:
-            before = self.stopping.is_set()
-            try:
-                connection = dial(self.port)
-            except ConnectionError:
-                self.refused = True
-                return
-            with closing(connection):
-                if not self._ask(connection) and before:
-                    self.lost -= 1  # it was opened when the server had begun to stop
-                    return
+        with suppress(ConnectionError):
+            while True:
+                before = self.stopping.is_set()
+                with closing(dial(self.port)) as connection:
+                    if not self._ask(connection) and before:
+                        self.lost -= 1  # it was opened when the server had begun to stop
+                        return
 
     def _ask(self, connection: socket.socket) -> bool:
         try:

@@ -111,13 +111,6 @@ def test_the_description_names_the_keys(guarded: TestClient, client: TestClient)
     assert "security" not in client.get("/openapi.json").text.replace("security headers", "")
 
 
-def test_without_a_file_searching_is_open_and_admin_routes_are_off(client: TestClient) -> None:
-    assert client.post("/search", json={"query": "music"}).status_code == 200
-    answer = client.post("/admin/reload", headers=bearer(BOTH))
-    assert (answer.status_code, answer.json()["kind"]) == (404, "not_found")
-    assert "api_keys_file" in answer.json()["detail"]
-
-
 def test_a_reload_tells_what_is_served_and_why_it_refuses(
     tiny_bundle: Bundle, tmp_path: Path, three_keys: Path
 ) -> None:

@@ -165,21 +165,6 @@ def test_other_methods(client: TestClient) -> None:
         assert allowed in problem["detail"]
 
 
-ODD = (
-    *("ꙮ ᚠᛇᚻ 𒀀𒁀 ⠓⠑⠇⠇⠕", "🎵🧑‍🚀🏳️‍🌈", "\u0000\u0001\x7f", "\u202eright to left", "ﷺ" * 500, "e" + "\u0301" * 500),
-    *("<|endoftext|><|im_start|>", '"; DROP TABLE documents; --', "<script>alert(1)</script>", "a " * 4_999),
-    " ".join(str(number) for number in range(2_000)),
-)
-
-
-def test_odd_queries_are_answered(client: TestClient) -> None:
-    for query in ODD:
-        for mode in ("hybrid", "dense", "sparse"):
-            answer = client.post("/search", json={"query": query, "mode": mode})
-            assert (answer.status_code, answer.json()["degraded"]) == (200, []), query
-        assert client.post("/encode", json={"text": query}).status_code == 200
-
-
 def test_a_body_of_too_many_values_is_not_read(client: TestClient) -> None:
     hostile = {"query": "a", "filter": {"field": "section", "in": [{}] * 60_000}}
     problem = assert_problem(client.post("/search", json=hostile), 422, "invalid_request")

@@ -6,9 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -27,15 +25,6 @@ from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
 
 BODY = {"query": "play music", "k": 3}
-
-
-@contextmanager
-def two_workers(bundle: Path, **environment: str) -> Iterator[tuple[Server, str]]:
-    settings = {f"LIGHTRETRIEVER_{name.upper()}": value for name, value in environment.items()}
-    with Server(bundle, environment=settings, workers=2) as server:
-        url = server.url
-        assert " in 2 processes at http://" in server.ready_line
-        yield server, url
 
 
 def children(server: Server) -> list[int]:
@@ -76,7 +65,9 @@ def samples(url: str) -> dict[tuple[str, ...], float]:
 
 def test_two_workers_count_together_and_one_that_ends_dies_hangs_or_can_not_begin_is_replaced(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle")
-    with two_workers(bundle.path, watch_s="0") as (server, url):
+    with Server(bundle.path, environment={"LIGHTRETRIEVER_WATCH_S": "0"}, workers=2) as server:
+        url = server.url
+        assert " in 2 processes at http://" in server.ready_line
         assert len(children(server)) == 2
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(search, [url] * 60)) == {200}
