@@ -248,11 +248,6 @@ class Collections:
         """The collection that is meant where a request names none."""
         return next(iter(self._holders.values()))
 
-    @property
-    def metrics(self) -> Metrics:
-        """The metrics of all."""
-        return self.first.metrics
-
     def __iter__(self) -> Iterator[EngineHolder]:
         """Return every collection's holder."""
         return iter(self._holders.values())

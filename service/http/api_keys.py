@@ -46,12 +46,11 @@ class ApiKeys(WatchedFile[list[KeyEntry]]):
         kind, _, key = authorization.partition(" ")
         if kind.lower() != "bearer" or not key:
             raise UnauthorizedError("Send your API key in the header: Authorization: Bearer KEY.")
-        digest, api_key = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).hexdigest(), None
-        for entry in self.value:
-            if hmac.compare_digest(entry.sha256, digest):
-                api_key = entry
-        if api_key is None:
+        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).hexdigest()
+        known = [entry for entry in self.value if hmac.compare_digest(entry.sha256, digest)]
+        if not known:
             raise UnauthorizedError("This API key is not known.")
+        api_key = known[0]
         if scope not in api_key.scopes:
             scopes = ", ".join(api_key.scopes)
             raise ForbiddenError(f"The API key {api_key.name!r} has no scope {scope!r}; it has: {scopes}.")

@@ -61,7 +61,7 @@ def create_app(
         rules = (holder.engine.parts.rules for holder in collections)
         watched = [*state.watched, *(file for file in rules if file is not None)]
         tasks = [
-            asyncio.create_task(_every_second(watched, collections.metrics)),
+            asyncio.create_task(_every_second(watched, collections.first.metrics)),
             asyncio.create_task(_warm_up(collections, stop, on_ready)),
         ]
         try:

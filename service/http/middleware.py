@@ -45,7 +45,7 @@ class Application:
             await self._app(scope, receive, send)
             return
         state = self.state
-        metrics, answer = state.collections.metrics, _Answer(scope, send)
+        metrics, answer = state.collections.first.metrics, _Answer(scope, send)
         clock = StageClock(answer.arrived, None if state.tracing is None else [])
         facts = {"clock": clock, "request_id": answer.request_id, "log_fields": answer.log_fields}
         scope.setdefault("state", {}).update(facts, holder=state.collections.first)

@@ -135,7 +135,7 @@ async def info(request: Request) -> Response:
 @route("GET", "/metrics", "Metrics for Prometheus", answer="text/plain")
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
-    text = await asyncio.to_thread(request.app.state.collections.metrics.text)
+    text = await asyncio.to_thread(request.app.state.collections.first.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

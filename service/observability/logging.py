@@ -35,7 +35,5 @@ class _JsonFormatter(logging.Formatter):
         line["timestamp"] = datetime.fromtimestamp(record.created, UTC)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        if record.stack_info:
-            line["stack_info"] = record.stack_info
         text = orjson.dumps(line, default=str, option=orjson.OPT_UTC_Z).decode()
         return _UNSEEN.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

@@ -1,5 +1,5 @@
-"""Settings from every source, clear about what is wrong; what pages say of settings, routes, fields, metrics and errors;
-and the API against its own description."""
+"""Settings from every source, clear about what is wrong; what pages say of settings, routes, fields, metrics and
+errors; and the API against its own description."""
 
 import json
 import re
