@@ -72,42 +72,28 @@ def evaluate(
             )
             several = is_benchmark(dataset)
             report = evaluate_all(measure, bundle, dataset, output) if several else measure(bundle, dataset, output)
-        if several:
-            facts: dict[str, Any] = {"dataset": dataset.resolve().name, "split": split or "test"}
-            facts["task"] = "each bundle's"
-            facts |= {name: report[name] for name in ("queries", "documents")}
-            metrics, runs = report["mean"], sum(1 + len(part) for part in report["parts"].values())
-        else:
-            of, metrics, runs = report["dataset"], report["metrics"], len(report["runs"])
-            facts = {"dataset": of["name"], "split": of["split"], "task": report["settings"]["task"]}
-            facts |= {"queries": of["queries"], "documents": report["bundle"]["documents"]}
-        facts |= {"metrics": metrics, "warnings": report["warnings"]}
+        of, runs, warnings = report["dataset"], len(report["runs"]), report["warnings"]
+        facts = {"dataset": of["name"], "split": of["split"], "task": report["settings"]["task"]}
+        facts |= {"queries": of["queries"], "documents": report["bundle"]["documents"]}
+        facts |= {"metrics": report["metrics"], "warnings": warnings}
         facts |= {"report": str(output / REPORT_FILE), "files": 1 + runs}
-        lines = [f"warning: {warning}" for warning in report["warnings"]]
-        lines += (_benchmark_lines if several else _report_lines)(report)
-        lines += [f"{output}: {REPORT_FILE} and {runs} runs of {facts['queries']:,} queries"]
+        lines = [f"warning: {warning}" for warning in warnings]
+        lines += [*_lines(report), f"{output}: {REPORT_FILE} and {runs} runs of {of['queries']:,} queries"]
         job.summary = Summary(str(output), lines, facts)
 
 
-def _report_lines(report: dict[str, Any]) -> list[str]:
-    """One line of measures per system."""
-    dataset, bundle = report["dataset"], report["bundle"]
-    unjudged = f" ({dataset['queries_without_judgments']:,} unjudged)" if dataset["queries_without_judgments"] else ""
+def _lines(report: dict[str, Any]) -> list[str]:
+    """The measures of each system; of a benchmark nDCG@10 by collection and system, and the mean row."""
+    dataset, metrics = report["dataset"], report["metrics"]
     title = (
-        f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries{unjudged}, "
-        f"{bundle['documents']:,} documents, task {report['settings']['task']}"
+        f"{dataset['name']} ({dataset['split']}): {dataset['queries']:,} queries "
+        f"({dataset['queries_without_judgments']:,} unjudged), {report['bundle']['documents']:,} documents, "
+        f"task {report['settings']['task']}"
     )
-    metrics = report["metrics"]
+    if "collections" in report:
+        named = [*report["collections"].items(), ("mean", metrics)]
+        rows = [[name, *(f"{of[system]['nDCG@10']:.4f}" for system in metrics)] for name, of in named]
+        return [title, *aligned([["nDCG@10", *metrics], *rows])]
     names = list(next(iter(metrics.values())))
     rows = [[system, *(f"{measures[name]:.4f}" for name in names)] for system, measures in metrics.items()]
     return [title, *aligned([["system", *names], *rows])]
-
-
-def _benchmark_lines(report: dict[str, Any]) -> list[str]:
-    """nDCG@10 by collection and system, and the mean row."""
-    systems = list(report["mean"])
-    rows = [
-        [name, *(f"{metrics[system]['nDCG@10']:.4f}" for system in systems)]
-        for name, metrics in [*report["collections"].items(), ("mean", report["mean"])]
-    ]
-    return aligned([["nDCG@10", *systems], *rows])

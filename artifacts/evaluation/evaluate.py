@@ -1,10 +1,9 @@
 """Evaluation of a bundle on a test collection, through the very engine that serves it.
 
-Systems: `dense` and `sparse` alone, `hybrid` with the bundle's fusion, and `bm25`, Lucene's own on the words of the
-bundle's documents; with a query model, also `full-dense`, `full-sparse` and `full-hybrid`, whose queries are encoded by
-that whole model instead of the token table. Two are run where they are named: `hybrid-paper`, with the paper's min-max
-fusion, and `hybrid-likelihood`, the hits of `hybrid` ordered by the query model's log P(q | d). A bundle without a
-dense leg has `sparse` and `bm25` alone.
+Systems: `dense` and `sparse` alone, `hybrid` with the bundle's fusion, and `bm25`, Lucene's own on the documents'
+words; with a query model, also `full-dense`, `full-sparse` and `full-hybrid`, whose queries that whole model encodes.
+Where they are named: `hybrid-paper`, with the paper's min-max fusion, and `hybrid-likelihood`, the hits of `hybrid`
+ordered by the query model's log P(q | d).
 
 A benchmark has several test collections, each evaluated with its own bundle, and the mean over all:
 
@@ -17,7 +16,7 @@ A folder of collections, as CQADupStack is one of twelve forums, counts as one c
 import json
 import os
 import platform
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, cast
@@ -88,14 +87,13 @@ def evaluate_bundle(
 ) -> dict[str, Any]:
     """Search with every judged query of DATASET/qrels/SPLIT.tsv and take the measures of `runs`.
 
-    `depth` hits are kept per query, and proposed by each leg for the fusion. `only` names the systems to run (None:
-    all). With `drop_own`, a hit whose id is the query's is dropped. Writes the report, `evaluation.json`, and one TREC
-    run file per system, SYSTEM.trec, to the folder `output`, and returns the report. A signal stops the command before
-    it writes, or not at all. Judged documents that the bundle lacks count as not found, and cause a warning.
+    `depth` hits are kept per query, and proposed by each leg. `only` names the systems to run. With `drop_own`, a hit
+    whose id is the query's is dropped. Judged documents that the bundle lacks count as not found. Returns the report,
+    and writes it to OUTPUT/evaluation.json, with a run file of each system, SYSTEM.trec. A signal stops the command
+    before it writes, or not at all.
 
-    Raises BundleError for a bundle or a task that can't be used and for an `output` inside a bundle, CorpusError for a
-    dataset that can't be read or has nothing in common with the bundle, RecipeError for impossible settings, ModelError
-    for an impossible query model.
+    Raises BundleError for a bundle, task or `output` that can't be used, CorpusError for a dataset that can't be read
+    or is of another corpus, RecipeError for impossible settings, ModelError for an impossible query model.
     """
     if depth < DEPTH:
         raise RecipeError(f"depth is {depth}; R@100 needs {DEPTH} hits.", remedy=f"Give {DEPTH} or more.")
@@ -104,8 +102,7 @@ def evaluate_bundle(
     task = task or bundle.manifest.default_task
     bundle.task(task)
     judged = read_judged(dataset, split)
-    fusion, full = fusion_of(bundle.manifest), None
-    warnings: list[str] = []
+    full, warnings = None, list[str]()
     if query_model is not None:
         full, warnings = encode_fully(query_model, bundle, task, list(judged.queries.values()))
     systems = chosen_systems(only, full, dense=bundle.manifest.dense is not None)
@@ -114,7 +111,7 @@ def evaluate_bundle(
     with bundle.sparse() as index:
         missing = relevant_but_missing(judged, set(index.ids()))
         with open_searcher(bundle) as searcher:
-            runs, unanswered = run_systems(searcher, judged, systems, task, fusion, full=full, depth=depth)
+            runs, unanswered = run_systems(searcher, judged, systems, task, full=full, depth=depth)
         if "bm25" in systems:
             runs["bm25"] = run_bm25(index, judged.queries, output, depth)
         if query_model is not None and LIKELIHOOD in systems:
@@ -128,12 +125,11 @@ def evaluate_bundle(
             "task": task,
             "depth": depth,
             "candidates": depth,
-            "fusion": {"hybrid": fusion.request()}
-            | ({"hybrid-paper": PAPER_FUSION.request()} if "hybrid-paper" in systems else {}),
+            "fusion": {"hybrid": fusion_of(bundle.manifest).request(), "hybrid-paper": PAPER_FUSION.request()},
             "bm25": BM25,
-        }
-        | ({} if query_model is None else {"query_model": _describe_model(query_model)})
-        | ({"drop_own": True} if drop_own else {}),
+            "query_model": query_model and _describe_model(query_model),
+            "drop_own": drop_own,
+        },
         "metrics": {system: measure(judged.qrels, run, depth) for system, run in runs.items()},
         "queries_without_answer": unanswered,
         "runs": {system: f"{system}.trec" for system in runs},
@@ -169,8 +165,7 @@ def _processor() -> str:
 
 
 def fusion_of(manifest: Manifest) -> Fusion:
-    """The fusion that the service uses for a bundle: its own, or else with the paper's weights; with the sparse leg's
-    weight alone where there is no other."""
+    """The fusion that the service uses for a bundle: its own, or else the paper's weights, or the sparse leg alone."""
     if manifest.dense is None:
         return Fusion(LegWeights(sparse=1.0))
     fusion = manifest.fusion or FusionInfo(**PAPER_FUSION.weights.model_dump())
@@ -208,7 +203,6 @@ def run_systems(
     judged: JudgedQueries,
     systems: Collection[str],
     task: str,
-    fusion: Fusion,
     *,
     full: FullQueries | None = None,
     depth: int = DEPTH,
@@ -226,9 +220,9 @@ def run_systems(
             searcher = whole if system.startswith("full-") else light
             run = runs[system] = {}
             mode = cast(SearchMode, system.removeprefix("full-").removesuffix("-paper"))
-            used = PAPER_FUSION if system == "hybrid-paper" else fusion
+            fusion = PAPER_FUSION if system == "hybrid-paper" else None
             for query_id, text in judged.queries.items():
-                hits = searcher.search(text, task=task, mode=mode, k=depth, candidates=depth, fusion=used)
+                hits = searcher.search(text, task=task, mode=mode, k=depth, candidates=depth, fusion=fusion)
                 if hits is None:
                     unanswered.setdefault(system, []).append(query_id)
                 else:
@@ -279,9 +273,8 @@ def _warnings(
         yield f"The bundle was made from another corpus file (SHA-256 {expected}) than {dataset} has ({sha256})."
 
 
-def _some(ids: Iterable[str]) -> str:
-    listed = list(ids)
-    return ", ".join(listed[:_NAMED]) + (", …" if len(listed) > _NAMED else "")
+def _some(ids: list[str]) -> str:
+    return ", ".join(ids[:_NAMED]) + (", …" if len(ids) > _NAMED else "")
 
 
 Metrics = Mapping[str, Mapping[str, float]]
@@ -297,8 +290,8 @@ def evaluate_all(
 ) -> dict[str, Any]:
     """Evaluate BUNDLES/NAME on COLLECTIONS/NAME to OUTPUT/NAME, for each collection; `evaluate` takes these three.
 
-    Writes and returns the report of OUTPUT/evaluation.json: the measures of each collection by system, and their
-    `mean`, over the systems that all of them have. Raises CorpusError where a bundle is missing, before any search.
+    Writes and returns the report of OUTPUT/evaluation.json: the measures of each collection by system, and as `metrics`
+    their mean, over the systems that all of them have. Raises CorpusError where a bundle is missing, before any search.
     """
     names = [path.relative_to(collections) for path in _collections(collections)]
     if missing := [name for name in names if not (bundles / name).is_dir()]:
@@ -311,13 +304,20 @@ def evaluate_all(
     for name in names:
         groups.setdefault(name.parts[0], []).append(reports[str(name)]["metrics"])
     rows = {name: _mean(parts) for name, parts in groups.items()}
+    counts = {
+        key: sum(report["dataset"][key] for report in reports.values())
+        for key in ("queries", "queries_without_judgments")
+    }
+    split = reports[str(names[0])]["dataset"]["split"]
     report = {
+        "dataset": {"name": collections.resolve().name, "split": split, **counts},
+        "bundle": {"documents": sum(report["bundle"]["documents"] for report in reports.values())},
+        "settings": {"task": "each bundle's"},
         "collections": rows,
         "parts": {name: report["metrics"] for name, report in reports.items()},
-        "mean": _mean(list(rows.values())),
+        "metrics": _mean(list(rows.values())),
+        "runs": {f"{name}/{run}": f"{name}/{file}" for name in reports for run, file in reports[name]["runs"].items()},
         "warnings": [warning for report in reports.values() for warning in report["warnings"]],
-        "queries": sum(report["dataset"]["queries"] for report in reports.values()),
-        "documents": sum(report["bundle"]["documents"] for report in reports.values()),
     }
     write_atomically(output / REPORT_FILE, (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode())
     return report

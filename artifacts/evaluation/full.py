@@ -13,7 +13,7 @@ from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.runs import Ranking, Run, ranking
 from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
-from lightretriever.artifacts.progress import ProgressBar, tracked
+from lightretriever.artifacts.progress import tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import text_of
 
@@ -40,16 +40,16 @@ class FullQueries:
         """A searcher for these queries. A bi-encoder's are joined with the sparse ones of `light`, the bundle's own."""
         if self.sparse:
             return light.with_vectors(self.queries)
-        vectors = {text: light.terms(text, task) or query for text, query in self.queries.items()}
+        items = self.queries.items()
         return light.with_vectors(
-            {text: replace(vectors[text], dense=query.dense) for text, query in self.queries.items()}
+            {text: replace(light.terms(text, task) or query, dense=query.dense) for text, query in items}
         )
 
 
 @dataclass(frozen=True)
 class QueryModel:
-    """A whole model that reads queries for the documents of a bundle. With `sparse` it gives the sparse query, too: the
-    bundle's impacts are its own, of tokens."""
+    """A whole model that reads queries for the documents of a bundle; with `sparse`, whose impacts are its own, it
+    gives sparse queries, too."""
 
     encoder: "Encoder"
     bundle: Bundle
@@ -57,8 +57,7 @@ class QueryModel:
 
     @classmethod
     def load(cls, model: ModelRecipe, bundle: Bundle) -> Self:
-        """Raises ModelError for a model that can't be loaded, has another tokenizer, or is smaller than the bundle's
-        dimension."""
+        """Raises ModelError for a model that can't be loaded, has another tokenizer, or too small vectors."""
         from lightretriever.artifacts.pipeline.encoders import load_encoder  # needs torch
 
         settings = EncodeRecipe(lowercase=bundle.manifest.tokenizer.lowercase)
@@ -74,9 +73,8 @@ class QueryModel:
         return cls(encoder, bundle, encoder.has_sparse and own)
 
     def encode(self, texts: Sequence[str], task: str) -> list[QueryVectors]:
-        """Queries behind the task's instruction. Dense vectors are cut to the bundle's D values and normalised again.
-        Sparse weights are ln(1 + ReLU(h·P)) at their maximum over the query's positions, times IDF where the bundle's
-        queries are weighted so."""
+        """Queries behind the task's instruction. Dense vectors are cut to D values and normalised again. Sparse weights
+        are max over positions of ln(1 + ReLU(h·P)), times IDF where the bundle's queries are weighted so."""
         encoded = self.encoder.encode_queries(texts, self.bundle.manifest.tasks[task].instruction)
         idf, sparse = self.bundle.idf(), (encoded.sparse if self.sparse else None) or [_NO_TERMS] * len(texts)
         return [
@@ -90,12 +88,16 @@ class QueryModel:
 def encode_fully(
     model: ModelRecipe, bundle: Bundle, task: str, queries: Sequence[str]
 ) -> tuple[FullQueries, list[str]]:
-    """Encode `queries` by the whole `model`, see `QueryModel`. Also returns warnings. Raises ModelError."""
+    """Encode `queries` by the whole `model`, see `QueryModel`. Also returns a warning where that is not the very model
+    that encoded the bundle's documents. Raises ModelError."""
     texts, loaded = list(dict.fromkeys(queries)), QueryModel.load(model, bundle)
-    with ProgressBar("query model", total=len(texts), unit="queries") as progress:
-        vectors = dict(zip(texts, loaded.encode(texts, task), strict=True))
-        progress.advance(len(texts))
-    return FullQueries(vectors, loaded.sparse), _compared(loaded.encoder.fingerprint, bundle)
+    vectors = dict(zip(texts, loaded.encode(texts, task), strict=True))
+    ours, theirs = loaded.encoder.fingerprint, str(bundle.manifest.model.sha256)
+    warning = (
+        f"The query model ({ours[:12]}) is not the very one of the documents ({theirs[:12]}): other weights, "
+        "adapter, first token or number type."
+    )
+    return FullQueries(vectors, loaded.sparse), [] if ours == theirs else [warning]
 
 
 def by_likelihood(
@@ -125,17 +127,6 @@ def by_likelihood(
         pairs = zip(ids, scores, strict=True)
         ranked[name] = ranking(sorted(pairs, key=lambda pair: -pair[1]))
     return ranked
-
-
-def _compared(fingerprint: str, bundle: Bundle) -> list[str]:
-    """A warning where the query model is not the very one that encoded the bundle's documents."""
-    theirs = str(bundle.manifest.model.sha256)
-    if fingerprint == theirs:
-        return []
-    return [
-        f"The query model ({fingerprint[:12]}) is not the very one of the documents ({theirs[:12]}): other weights, "
-        "adapter, first token or number type."
-    ]
 
 
 def cut_vectors(vectors: Float32Array, bundle: Bundle) -> list[Float32Array | None]:

@@ -45,7 +45,7 @@ class BundleSearch:
         top_ranked: Mapping[str, list[str]] | None = None,
         **_: Any,
     ) -> dict[str, dict[str, float]]:
-        """Scores of the best `top_k` documents by query and document id; of those in `top_ranked` where it is given.
+        """Scores of the best `top_k` documents, of those in `top_ranked` where it is given, by query and document id.
         Raises BundleError before `index`."""
         if self._bundle is None:
             raise BundleError("There is no bundle open.", remedy="Call index first, as mteb does.")
@@ -53,13 +53,12 @@ class BundleSearch:
         count = top_k if top_ranked is None else self._bundle.manifest.documents
         with self._open(self._bundle) as searcher:
             for row in queries:
-                name = str(row["id"])
-                hits = searcher.search(
-                    str(row["text"]), task=task, mode=self._mode, k=count, candidates=count, fusion=None
-                )
-                allowed = None if top_ranked is None else set(top_ranked[name])
-                scores = {document: score for document, score in hits or [] if allowed is None or document in allowed}
-                results[name] = dict(list(scores.items())[:top_k])
+                name, text = str(row["id"]), str(row["text"])
+                hits = searcher.search(text, task=task, mode=self._mode, k=count, candidates=count, fusion=None) or []
+                if top_ranked is not None:
+                    allowed = set(top_ranked[name])
+                    hits = [hit for hit in hits if hit[0] in allowed]
+                results[name] = dict(hits[:top_k])
         return results
 
     @property

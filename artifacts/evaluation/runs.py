@@ -23,11 +23,8 @@ _MEASURES = dict(zip(MEASURES, (nDCG @ 10, RR @ 10, AP, R @ 10, R @ 20, R @ 50, 
 
 
 def ranking(hits: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Documents and scores, best first, with equal scores pulled apart in the last bit of float32.
-
-    trec_eval orders by score alone, and equal scores by document id, backwards. A user sees our order, so this is
-    what has to be measured.
-    """
+    """Documents and scores, best first, with equal scores pulled apart in the last bit of float32: trec_eval orders
+    them by document id, backwards, and a user sees our order."""
     ranked: list[tuple[str, float]] = []
     previous = np.float32(np.inf)
     for document_id, score in hits:
@@ -43,11 +40,9 @@ def without_own(run: Run) -> dict[str, Ranking]:
 
 
 def measure(qrels: Mapping[str, Mapping[str, int]], run: Run, depth: int = 100) -> dict[str, float]:
-    """The MEASURES of a run of `depth` hits for each query: means over all queries of `qrels`. Without R@1000
-    where there are fewer hits; MAP is of the hits that there are.
+    """The MEASURES of a run of `depth` hits for each query, R@1000 from 1,000 on: means over all queries of `qrels`.
 
-    A query without hits counts as 0. Documents of grade above 0 are relevant; nDCG's gain is the grade. A document
-    whose id is the query's own is a document like any other, unless `without_own` took it out.
+    A query without hits counts as 0. Documents of grade above 0 are relevant; nDCG's gain is the grade.
     """
     names = MEASURES if depth >= 1000 else MEASURES[:-1]
     values = ir_measures.calc_aggregate([_MEASURES[name] for name in names], qrels, _scores(run))
@@ -66,10 +61,7 @@ def _scores(run: Run) -> dict[str, dict[str, float]]:
 
 
 def write_run(path: Path, run: Run, tag: str) -> None:
-    """Write a run in TREC format: `query-id Q0 document-id rank score tag`, ranks from 1.
-
-    The format separates by white space, so ids stand there as `trec_field` gives them.
-    """
+    """Write a run in TREC format: `query-id Q0 document-id rank score tag`, ranks from 1, ids by `trec_field`."""
     lines = [
         f"{trec_field(query_id)} Q0 {trec_field(document_id)} {rank} {score:.9g} {tag}\n"
         for query_id, ranked in run.items()
@@ -86,10 +78,7 @@ def trec_field(text: str) -> str:
 @dataclass(frozen=True)
 class JudgedQueries:
     """The queries of a split that have judgments, in file order, and their qrels: query id → document id → grade.
-
-    `without_text` are the ids of judged queries that the queries file does not have; of those that it has, so many are
-    `unjudged`.
-    """
+    Judged queries `without_text` are not in the queries file; of those that are, so many are `unjudged`."""
 
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
@@ -108,7 +97,7 @@ def qrels_file(dataset: Path, split: str) -> Path:
 
 def read_judged(dataset: Path, split: str) -> JudgedQueries:
     """Read the queries of a split in the folder `dataset`. Raises CorpusError when no judged query has a text, or one
-    has an empty text; queries without judgments are counted, whatever their texts."""
+    has an empty text."""
     file = qrels_file(dataset, split)
     qrels = read_qrels(file)
     texts = read_queries(find_file(dataset, "queries"), qrels)
@@ -124,10 +113,8 @@ def read_judged(dataset: Path, split: str) -> JudgedQueries:
 
 
 def relevant_but_missing(judged: JudgedQueries, ids: Container[str]) -> list[str]:
-    """Relevant documents (grade above 0) that are not among `ids`, each once.
-
-    Raises CorpusError when all are missing, or when no document is relevant at all.
-    """
+    """Relevant documents (grade above 0) that are not among `ids`, each once. Raises CorpusError when all are missing,
+    or no document is relevant at all."""
     grades = [pair for judgments in judged.qrels.values() for pair in judgments.items()]
     relevant = list(dict.fromkeys(document for document, grade in grades if grade > 0))
     missing = [document for document in relevant if document not in ids]

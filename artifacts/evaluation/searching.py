@@ -1,4 +1,4 @@
-"""The search engine as evaluation and training use it. The command line, which is above both, hands one in."""
+"""The search engine as evaluation and training use it; the command line hands one in."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -43,17 +43,13 @@ class Searcher(Protocol):
         self, query: str, *, task: str, mode: SearchMode, k: int, candidates: int, fusion: Fusion | None
     ) -> list[tuple[str, float]] | None:
         """The ids and scores of the best `k` documents of `candidates` from each leg, best first; None for a query that
-        can't be encoded.
-
-        Without `fusion`, the bundle's own is used."""
+        can't be encoded. Without `fusion`, the bundle's own is used."""
 
     def terms(self, query: str, task: str) -> QueryVectors | None:
         """The sparse query that the bundle makes of a text; None where the text has no term."""
 
     def with_vectors(self, queries: Mapping[str, QueryVectors]) -> "Searcher":
-        """A searcher of the same indexes that takes the vectors of these texts, the only ones that it can search for.
-
-        It lasts as long as this one."""
+        """A searcher of the same indexes, as long as this one lasts, that takes the vectors of these texts alone."""
 
 
 OpenSearcher: TypeAlias = Callable[[Bundle], AbstractContextManager[Searcher]]

@@ -1,9 +1,8 @@
 """Which weights the legs of a bundle should have, by judged queries that are no test set, and whether the dense leg
 brings anything; and whether a leg is weak for the corpus, where there are no judged queries.
 
-`tune_weights` searches with every query and every division of the weights, through the engine that serves. Weights that
-are chosen and measured on the same queries look better than they are. So each query is measured with the weights that
-the other queries choose: the queries are split into folds, and a fold gets the weights that are best on the rest.
+Weights that are chosen and measured on the same queries look better than they are. So the queries are split into folds,
+and each fold is measured with the weights that are best on the others.
 """
 
 import json
@@ -40,7 +39,6 @@ _RESAMPLES: Final = 10_000
 _K: Final = 10
 _ITEMS: Final = 200  # documents that are looked for
 _ITEM_WORDS: Final = range(4, 21)  # words of a query made of a document
-_SHOWN: Final = 5  # divisions that people see
 _MAX_QUERIES: Final = 1000  # queries; of more, a sample is drawn
 _GRID: Final = [LegWeights(dense=dense / 10, sparse=(10 - dense) / 10) for dense in range(11)]
 _SPARSE_ALONE: Final = 0  # its place in `_GRID`
@@ -85,9 +83,8 @@ def tune_weights(
 ) -> Summary:
     """Choose the weights of linear fusion by the judged queries of DEV/qrels/SPLIT.tsv, at most 1,000 drawn ones.
 
-    All divisions of 1 into tenths between the legs are tried. Raises BundleError for a bundle or
-    task that can't be used, CorpusError for a collection that can't be read or has nothing in common with the bundle,
-    RecipeError for a bundle with one leg, or fewer queries than folds.
+    All divisions of 1 into tenths between the legs are tried. Raises BundleError for a bundle or task that can't be
+    used, CorpusError as `read_judged`, RecipeError for a bundle with one leg, or too few queries.
     """
     bundle = Bundle.open(bundle_path)
     if bundle.manifest.dense is None:
@@ -98,7 +95,6 @@ def tune_weights(
     task = task or bundle.manifest.default_task
     bundle.task(task)
     fusion = fusion_of(bundle.manifest)
-    base = fusion.weights
     judged = read_judged(dev, split)
     places = np.random.default_rng(_SEED).permutation(len(judged.queries))[:_MAX_QUERIES]
     ids = [list(judged.queries)[position] for position in np.sort(places).tolist()]
@@ -110,17 +106,16 @@ def tune_weights(
         )
     with bundle.sparse() as index:
         relevant_but_missing(judged, set(index.ids()))
+    fusions = [*(replace(fusion, weights=weights) for weights in _GRID), fusion]
     with (
         open_searcher(bundle) as searcher,
-        ProgressBar("tune", total=(len(_GRID) + 1) * len(judged.queries), unit="searches") as progress,
+        ProgressBar("tune", total=len(fusions) * len(judged.queries), unit="searches") as progress,
     ):
-        values = np.array(
-            [_ndcg(searcher, judged, task, replace(fusion, weights=weights), progress) for weights in [*_GRID, base]],
-            dtype=np.float64,
-        )
-    tried, means, chosen = values[:-1], values[:-1].mean(axis=1), _out_of_fold(values[:-1])
+        values = np.array([_ndcg(searcher, judged, task, used, progress) for used in fusions], dtype=np.float64)
+    tried, own = values[:-1], values[-1]
+    means, chosen = tried.mean(axis=1), _out_of_fold(tried)
     order = np.argsort(-means, kind="stable").tolist()
-    gain, dense_gain = (Difference.of(chosen - other) for other in (values[-1], tried[_SPARSE_ALONE]))
+    gain, dense_gain = (Difference.of(chosen - other) for other in (own, tried[_SPARSE_ALONE]))
     divisions = [
         {
             "weights": _GRID[position].model_dump(),
@@ -131,7 +126,7 @@ def tune_weights(
     ]
     facts = {"dataset": dev.resolve().name, "queries": len(judged.queries)}
     facts |= {"weights": divisions[0]["weights"], "ndcg": divisions[0]["ndcg"]}
-    facts |= {"own_weights": base.model_dump(), "own_ndcg": float(values[-1].mean())}
+    facts |= {"own_weights": fusion.weights.model_dump(), "own_ndcg": float(own.mean())}
     facts |= {"gain": gain.mean, "interval": (gain.low, gain.high), "told": gain.low > 0}
     facts |= {"dense_gain": dense_gain.mean, "dense_interval": (dense_gain.low, dense_gain.high)}
     facts |= {"dense_helps": dense_helps(dense_gain), "divisions": divisions}
@@ -141,16 +136,11 @@ def tune_weights(
 def _lines(facts: Mapping[str, Any], gain: Difference, dense_gain: Difference) -> list[str]:
     """The best weights, the bundle's, and what to do."""
     lines = list[str]()
-    for number, division in enumerate(facts["divisions"][:_SHOWN]):
+    for number, division in enumerate(facts["divisions"]):
         beside = "the best" if not number else "within chance of the best" if division["by_chance"] else "worse"
         lines.append(f"{_named(division['weights'])}: nDCG@10 {division['ndcg']:.4f}, {beside}")
-    if alike := sum(division["by_chance"] for division in facts["divisions"][_SHOWN:]):
-        lines.append(f"and {alike} more within chance of the best")
     lines.append(f"{_named(facts['own_weights'])}, the bundle's own: nDCG@10 {facts['own_ndcg']:.4f}")
-    lines.append(
-        f"choosing weights gains {gain.mean:+.4f} on queries that took no part in the choice "
-        f"(95 % interval {gain.low:+.4f} to {gain.high:+.4f}, {facts['queries']:,} queries)"
-    )
+    lines.append(f"choosing weights gains {gain} on {facts['queries']:,} queries that took no part in the choice")
     against = f"{dense_gain} against the sparse leg alone"
     lines.append(
         {
@@ -172,8 +162,7 @@ def _ndcg(searcher: Searcher, judged: JudgedQueries, task: str, fusion: Fusion, 
         hits = searcher.search(text, task=task, mode="hybrid", k=_K, candidates=DEPTH, fusion=fusion)
         run[query_id] = ranking(hits or [])
         progress.advance(1)
-    values = ndcg_per_query(judged.qrels, run)
-    return [values[query_id] for query_id in judged.queries]
+    return list(ndcg_per_query(judged.qrels, run).values())
 
 
 def _out_of_fold(values: Float64Array) -> Float64Array:
@@ -187,9 +176,8 @@ def _out_of_fold(values: Float64Array) -> Float64Array:
 
 @dataclass(frozen=True)
 class KnownItems:
-    """How well a bundle finds documents by their own words: the mean reciprocal rank among the first ten, by system,
-    over a number of `queries`, and how much its search differs from BM25 in nDCG@10: hybrid, or the sparse leg alone
-    where there is no other."""
+    """How well a bundle finds documents by their own words: MRR@10 by system over so many `queries`, and the
+    `difference` of its search (hybrid, or the only leg) from BM25 in nDCG@10."""
 
     mrr: Mapping[str, float]
     difference: Difference
@@ -206,11 +194,8 @@ class KnownItems:
 
 def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path) -> KnownItems | None:
     """Search for drawn documents by a sentence of theirs or, where none will do, the title, so that no judgment is
-    needed. None where fewer than 20 documents have one.
-
-    BM25, by an index in the folder `scratch` that is removed again, is at its best with such queries, and a good leg
-    finds most of what it finds.
-    """
+    needed. None where fewer than 20 documents have one. BM25 has an index in the folder `scratch` that is removed
+    again."""
     dense = bundle.manifest.dense is not None
     with bundle.sparse() as index:
         places = np.random.default_rng(_SEED).permutation(index.count)[: 2 * _ITEMS]
@@ -218,9 +203,9 @@ def find_known_items(open_searcher: OpenSearcher, bundle: Bundle, scratch: Path)
         if len(queries) < 2 * _FOLDS:
             return None
         judged = JudgedQueries(queries, {name: {name: 1} for name in queries}, [])
-        fusion, systems = fusion_of(bundle.manifest), chosen_systems(None, None, dense=dense)
+        systems = chosen_systems(None, None, dense=dense)
         with open_searcher(bundle) as searcher:
-            runs, _ = run_systems(searcher, judged, systems, bundle.manifest.default_task, fusion)
+            runs, _ = run_systems(searcher, judged, systems, bundle.manifest.default_task)
         runs["bm25"] = run_bm25(index, queries, scratch, DEPTH)
     ndcg = {system: ndcg_per_query(judged.qrels, run) for system, run in runs.items()}
     ours = ndcg["hybrid" if dense else "sparse"]

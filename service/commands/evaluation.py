@@ -44,9 +44,9 @@ class EngineSearcher:
         """Search as the service does. A blank query, which the service refuses, can't be encoded."""
         if not query.strip():
             return None
-        settings = {} if fusion is None else {"fusion": fusion.request()}
-        fields = {"query": literal(query), "task": task, "mode": mode, "k": k, "candidates": candidates, "fields": []}
-        request = SearchRequest.model_validate({**fields, **settings, "allow_partial": False})
+        settings: dict[str, Any] = {} if fusion is None else {"fusion": fusion.request()}
+        settings |= {"task": task, "mode": mode, "k": k, "candidates": candidates, "fields": [], "allow_partial": False}
+        request = SearchRequest.model_validate({"query": literal(query), **settings})
         try:
             hits = self._engine.search(request).hits
         except UnsearchableError:

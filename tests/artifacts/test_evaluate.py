@@ -1,4 +1,5 @@
-"""`evaluate_bundle` over the tiny bundle, against a brute-force search in numpy."""
+"""`evaluate_bundle` over the tiny bundle, against a brute-force search in numpy; measures, runs and judged queries,
+against values worked out by hand."""
 
 import json
 import math
@@ -13,13 +14,23 @@ import ir_measures
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import evaluate_all, fusion_of
 from lightretriever.artifacts.evaluation.mteb import BundleSearch
-from lightretriever.artifacts.evaluation.runs import measure, ndcg_per_query
+from lightretriever.artifacts.evaluation.runs import (
+    JudgedQueries,
+    measure,
+    ndcg_per_query,
+    ranking,
+    read_judged,
+    relevant_but_missing,
+    without_own,
+    write_run,
+)
 from lightretriever.artifacts.evaluation.searching import SearchMode
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.commands.evaluation import open_searcher
@@ -29,7 +40,7 @@ from tests.support.commands import run_command
 from tests.support.judged import write_judged
 from tests.support.searching import evaluate_bundle
 from tests.support.tampering import copy_of, edit_manifest, resign
-from tests.support.tiny import BundleOf, make_tiny_bundle, tiny_batches, tiny_documents
+from tests.support.tiny import BundleOf, tiny_batches, tiny_documents
 from tests.support.wordings import raises
 
 SYSTEMS = ["dense", "sparse", "hybrid", "bm25"]
@@ -147,20 +158,10 @@ def test_the_report_says_what_was_measured(evaluated: tuple[dict[str, Any], Path
         report["settings"]["fusion"]["hybrid"]
         == LinearFusion(weights=Weights(dense=0.7, sparse=0.3), normalization="evidence", feedback=0.5).model_dump()
     )
-    assert list(report["settings"]["fusion"]) == ["hybrid"]
     assert report["warnings"] == []
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["evaluation.json", *(f"{system}.trec" for system in SYSTEMS)]
     )
-
-
-def test_weights_of_one_leg_give_that_leg(
-    evaluated: tuple[dict[str, Any], Path], dataset: Path, tmp_path: Path
-) -> None:
-    bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=1.0))
-    found = evaluate_bundle(bundle.path, dataset, tmp_path / "out")
-    assert found["metrics"]["hybrid"] == found["metrics"]["dense"] == evaluated[0]["metrics"]["dense"]
-    assert found["metrics"]["bm25"] == evaluated[0]["metrics"]["bm25"]
 
 
 def test_the_papers_fusion_is_run_where_it_is_named(tiny_bundle: Bundle, dataset: Path, tmp_path: Path) -> None:
@@ -195,12 +196,9 @@ def test_a_bundle_without_a_dense_leg_is_evaluated_by_the_other(
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
-@pytest.mark.parametrize("weights", [LegWeights(dense=0.7, sparse=0.3), LegWeights(dense=1.0)])
-def test_given_vectors_are_searched_as_the_service_searches_a_text(
-    tiny_bundle: Bundle, mode: SearchMode, weights: LegWeights
-) -> None:
+def test_given_vectors_are_searched_as_the_service_searches_a_text(tiny_bundle: Bundle, mode: SearchMode) -> None:
     """The vectors of the bundle itself: documents, their order and scores are those of a search for the text."""
-    fusion = replace(fusion_of(tiny_bundle.manifest), weights=weights)
+    fusion = fusion_of(tiny_bundle.manifest)
     tokenizer = tiny_bundle.tokenizer()
     with open_searcher(tiny_bundle) as searcher:
         for text in QUERIES.values():
@@ -236,8 +234,6 @@ def test_another_task_gives_another_dense_ranking(
     found = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", task="fact")
     assert found["metrics"]["dense"] != evaluated[0]["metrics"]["dense"]
     assert found["metrics"]["sparse"] == evaluated[0]["metrics"]["sparse"]
-    with raises(BundleError, naming="other"):
-        evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", task="other")
 
 
 def test_what_lowers_the_measures_is_warned_of(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -269,18 +265,6 @@ def test_queries_that_can_not_be_encoded_count_as_zero(tiny_path: Path, dataset:
     assert any("dense: 5 queries can't be encoded and count as 0: q1, q2" in text for text in found["warnings"])
 
 
-def test_results_inside_a_bundle_are_refused(tiny_bundle: Bundle, dataset: Path, tmp_path: Path) -> None:
-    for output in (tiny_bundle.path, tiny_bundle.path / "evaluation"):
-        with raises(BundleError, naming="evaluation.json"):
-            evaluate_bundle(tiny_bundle.path, dataset, output)
-    Bundle.open(tiny_bundle.path)
-
-
-def test_too_few_hits_to_be_measured_are_an_error(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with raises(RecipeError, naming="100"):
-        evaluate_bundle(tiny_bundle.path, tmp_path, tmp_path / "out", depth=99)
-
-
 @pytest.mark.parametrize("name", ["evaluation.json", "dense.trec"])
 def test_a_signal_while_results_are_written_stops_nothing(
     tiny_path: Path, dataset: Path, tmp_path: Path, name: str
@@ -304,13 +288,22 @@ def test_single_queries_average_to_the_measure() -> None:
     assert ndcg_per_query(qrels, {}) == {"a": 0.0, "b": 0.0, "none": 0.0}
 
 
-def test_an_unknown_system_is_refused_before_anything_is_searched(
+def test_what_can_not_be_evaluated_is_refused_before_anything_is_searched(
     tiny_bundle: Bundle, dataset: Path, tmp_path: Path
 ) -> None:
+    bundle, output = tiny_bundle.path, tmp_path / "out"
     for name in ("full-dense", "best"):
         with raises(RecipeError, naming="hybrid-paper"):
-            evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", only=["dense", name])
-    assert not (tmp_path / "out").exists()
+            evaluate_bundle(bundle, dataset, output, only=["dense", name])
+    with raises(RecipeError, naming="100"):
+        evaluate_bundle(bundle, dataset, output, depth=99)
+    with raises(BundleError, naming="other"):
+        evaluate_bundle(bundle, dataset, output, task="other")
+    assert not output.exists()
+    for inside in (bundle, bundle / "evaluation"):
+        with raises(BundleError, naming="evaluation.json"):
+            evaluate_bundle(bundle, dataset, inside)
+    Bundle.open(bundle)
 
 
 def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bundle, tmp_path: Path) -> None:
@@ -331,7 +324,7 @@ def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bu
         one, two, toy = (report["parts"][name][system] for name in ("forums/one", "forums/two", "toy"))
         for measure_name in ("nDCG@10", "MAP", "R@10", "R@1000"):
             mean = ((one[measure_name] + two[measure_name]) / 2 + toy[measure_name]) / 2
-            assert report["mean"][system][measure_name] == pytest.approx(mean)
+            assert report["metrics"][system][measure_name] == pytest.approx(mean)
             assert summary["metrics"][system][measure_name] == pytest.approx(mean)
     assert summary["queries"] == 7
     assert (tmp_path / "out" / "forums" / "one" / "sparse.trec").is_file()
@@ -348,12 +341,13 @@ def test_the_mean_is_over_the_systems_that_all_collections_have(tmp_path: Path) 
         (tmp_path / "bundles" / name).mkdir(parents=True)
 
     def evaluate(bundle: Path, *_: Path) -> dict[str, Any]:
-        counts = {"dataset": {"queries": 5}, "bundle": {"documents": 120}}
-        return {"metrics": found[bundle.name], "warnings": [], **counts}
+        dataset = {"split": "test", "queries": 5, "queries_without_judgments": 0}
+        facts = {"dataset": dataset, "bundle": {"documents": 120}, "runs": {}, "warnings": []}
+        return {"metrics": found[bundle.name], **facts}
 
     (tmp_path / "out").mkdir()
     report = evaluate_all(evaluate, tmp_path / "bundles", tmp_path / "sets", tmp_path / "out")
-    assert report["mean"] == {"sparse": {"MAP": 0.375}}
+    assert report["metrics"] == {"sparse": {"MAP": 0.375}}
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])
@@ -383,3 +377,64 @@ def test_mteb_gets_what_the_service_finds(tiny_bundle: Bundle, tmp_path: Path, m
         model.index([*corpus, {"id": "elsewhere", "text": "x"}], **common)
     with raises(BundleError, naming="Other"):
         model.index(corpus, **common | {"task_metadata": SimpleNamespace(name="Other")})
+
+
+def test_a_document_with_the_id_of_the_query_counts_unless_it_is_dropped() -> None:
+    run = {"q": [("q", 2.0), ("d", 1.0)], "r": [("q", 1.0)]}
+    assert measure({"q": {"d": 1}, "r": {"q": 1}}, run)["MRR@10"] == 0.75
+    assert measure({"q": {"d": 1}, "r": {"q": 1}}, without_own(run))["nDCG@10"] == 1.0
+    assert without_own(run)["r"] == [("q", 1.0)]
+
+
+@pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a")])
+@pytest.mark.parametrize("score", [0.0, 1e-30, 0.5, 732.0, -3.0, 1e9])
+def test_equal_scores_are_measured_in_the_order_they_are_shown(order: tuple[str, ...], score: float) -> None:
+    run = {"q": ranking([(document, score) for document in order])}
+    assert measure({"q": {"a": 1}}, run)["MRR@10"] == pytest.approx(1 / (1 + order.index("a")))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=40))
+def test_rankings_descend_strictly_and_stay_at_their_scores(scores: list[float]) -> None:
+    hits = [(str(i), score) for i, score in enumerate(sorted(scores, reverse=True))]
+    ranked = ranking(hits)
+    assert [document for document, _ in ranked] == [document for document, _ in hits]
+    found = [score for _, score in ranked]
+    assert all(after < before for before, after in pairwise(found))
+    np.testing.assert_allclose(found, [score for _, score in hits], rtol=1e-5, atol=1e-30)
+
+
+def test_run_files_are_in_trec_format(tmp_path: Path) -> None:
+    write_run(tmp_path / "r.trec", {"q1": [("b", 2.5), ("a b/ü", 2.0)], "q 2": []}, tag="tiny-dense")
+    assert (tmp_path / "r.trec").read_text(encoding="utf-8").splitlines() == [
+        "q1 Q0 b 1 2.5 tiny-dense",
+        "q1 Q0 a%20b/ü 2 2 tiny-dense",
+    ]
+
+
+def test_only_judged_queries_are_read_in_the_order_of_their_file(tmp_path: Path) -> None:
+    qrels = {"x": {"d1": 1}, "z": {"d1": 0, "d2": 2}, "w": {"d1": 1}}
+    dataset = write_judged(tmp_path, {**{name: f"about {name}" for name in "zyx"}, "e": ""}, qrels)
+    judged = read_judged(dataset, "test")
+    assert list(judged.queries.items()) == [("z", "about z"), ("x", "about x")]
+    assert judged.qrels == {"z": {"d1": 0, "d2": 2}, "x": {"d1": 1}}
+    assert (judged.without_text, judged.unjudged) == (["w"], 2)
+    (dataset / "qrels" / "test.tsv").write_text("x\td\t1\ne\td\t1\n")
+    with raises(CorpusError, naming="queries.jsonl, line 4"):  # empty, and judged
+        read_judged(dataset, "test")
+
+
+@pytest.mark.parametrize(("qrels", "split"), [({"a": {"d": 1}}, "dev"), ({"c": {"d": 1}, "e": {"d": 1}}, "test")])
+def test_qrels_that_are_missing_or_of_other_queries_are_an_error(
+    tmp_path: Path, qrels: dict[str, dict[str, int]], split: str
+) -> None:
+    with raises(CorpusError):
+        read_judged(write_judged(tmp_path, {"a": "b"}, qrels), split)
+
+
+def test_relevant_documents_that_the_bundle_lacks_are_named_once() -> None:
+    judged = JudgedQueries({}, {"q": {"a": 1, "b": 2, "c": 0}, "r": {"b": 1, "d": 1}}, [])
+    assert relevant_but_missing(judged, {"a"}) == ["b", "d"]
+    with raises(CorpusError, naming="a"):
+        relevant_but_missing(judged, {"c"})
+    with raises(CorpusError):
+        relevant_but_missing(JudgedQueries({}, {"q": {"a": 0}}, []), {"a"})

@@ -78,17 +78,6 @@ def test_better_weights_are_found_and_told(tmp_path: Path) -> None:
         assert alone == pytest.approx(measured[leg]["nDCG@10"])
 
 
-def test_weights_that_are_best_already_gain_nothing(tmp_path: Path) -> None:
-    bundle = make_tiny_bundle(tmp_path / "tiny", weights=LegWeights(dense=0.5, sparse=0.5))
-    dev = found_by(bundle, LegWeights(dense=0.5, sparse=0.5), tmp_path / "dev")
-    found = tuned(bundle.path, dev)
-    assert found.own_ndcg == pytest.approx(1.0)
-    assert not found.told
-    assert found.gain <= 0.0
-    assert found.dense_helps is True
-    assert found.dense_interval[0] > 0
-
-
 def test_a_choice_by_chance_is_not_told(bundle_of: BundleOf, tmp_path: Path) -> None:
     """Judgments without any relation to the texts: what is chosen on some says nothing of the others."""
     ids, random = [document.id for document in tiny_documents(120)], np.random.default_rng(1)
@@ -139,6 +128,8 @@ def test_the_command_says_which_weights_to_set(tmp_path: Path) -> None:
     assert "set index.weights: {sparse: 1} in the recipe" in better
     summary = summary_of(*words, found_by(bundle, LegWeights(dense=1.0), tmp_path / "dense"))
     assert (summary["weights"], summary["told"]) == ({"dense": 1.0, "sparse": 0.0}, False)
+    assert summary["own_ndcg"] == pytest.approx(1.0)  # the best already
+    assert summary["gain"] <= 0.0 < summary["dense_interval"][0]
     assert summary["dense_helps"] is True
     assert len(summary["divisions"]) == 11
     assert summary["divisions"][0] == {"weights": summary["weights"], "ndcg": 1.0, "by_chance": True}
