@@ -54,15 +54,13 @@ def _summary(recipe: TrainRecipe, finished: bool) -> Summary:
     from lightretriever.artifacts.training.data import data_report
     from lightretriever.artifacts.training.run import read_progress
 
-    stands = read_progress(recipe.work)
-    pairs = sum(row["kept"] for row in data_report(recipe))
+    stands, pairs = read_progress(recipe.work), sum(row["kept"] for row in data_report(recipe))
     steps = sum(stage.steps for stage in recipe.stages)
     done = sum(stage.steps for stage in recipe.stages[: stands.stage]) + stands.step
     files, size = folder_size(recipe.output) if finished else (0, 0)
-    spent = f"{pairs:,} pairs, {duration(stands.elapsed_s)} of training in all"
-    lines = [f"{recipe.work}: stopped in time, {done:,} of {steps:,} steps, {spent}"]
-    if finished:
-        lines = [f"{recipe.output}: adapter, {files} files, {megabytes(size)}", f"{steps:,} steps, {spent}"]
+    lines = [f"{recipe.output}: adapter, {files} files, {megabytes(size)}"] if finished else [f"{recipe.work}: stopped"]
+    spent = duration(stands.elapsed_s)
+    lines += [f"{done:,} of {steps:,} steps, {pairs:,} pairs, {spent} of training in all"]
     if stands.best is not None:
         lines += [f"best development score: {stands.best:.4f}, after step {stands.best_step} of {steps:,}"]
     facts = {"finished": finished, "work": str(recipe.work), "pairs": pairs, "steps": steps, "steps_done": done}

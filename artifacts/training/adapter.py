@@ -9,13 +9,6 @@ from typing import Any, Literal, TypeVar, cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 from transformers import AutoTokenizer, PreTrainedModel
 
 from lightretriever.artifacts.dtypes import Float32Array
@@ -41,18 +34,14 @@ from lightretriever.artifacts.training.recipe import (
 )
 from lightretriever.artifacts.training.types import Progress, Tensors, TrainingSet
 
-# Whole weights of however many processes; those that are written are on the CPU of the first one alone.
-_WHOLE = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
-_WRITTEN = replace(_WHOLE, cpu_offload=True)
-
 T = TypeVar("T")
 
 
 class Adapter(torch.nn.Module):
     """LoRA layers inside a backbone or, without `lora`, all of its weights.
 
-    `backbone` shares them, so its forward passes use and train them. They run inside this module's own forward pass,
-    where several processes may have gathered the weights.
+    `backbone` shares them, so its forward passes use and train them. They run inside this module's own forward pass, by
+    which accelerate knows what several processes train.
     """
 
     def __init__(self, backbone: Backbone, lora: LoraRecipe | Literal[False], seed: int) -> None:
@@ -63,19 +52,21 @@ class Adapter(torch.nn.Module):
             self.backbone = backbone
             return
         depth = int(backbone.model.config.get_text_config().num_hidden_layers)
-        config = LoraConfig(
-            r=lora.r,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=lora.targets,
-            layers_to_transform=None if lora.layers is None else list(range(depth - min(lora.layers, depth), depth)),
-            task_type="CAUSAL_LM",
-        )
+        last = None if lora.layers is None else list(range(depth - min(lora.layers, depth), depth))
         try:
+            config = LoraConfig(
+                r=lora.r,
+                lora_alpha=lora.alpha,
+                lora_dropout=lora.dropout,
+                target_modules=lora.targets,
+                layers_to_transform=last,
+                task_type="CAUSAL_LM",
+            )
             self.peft: PeftModel = get_peft_model(backbone.model, config)
         except ValueError as error:
             raise ModelError(
-                f"lora.targets is {lora.targets!r}: {error}", remedy="Name linear layers of the model, or all-linear."
+                f"lora.targets is {lora.targets!r}: {error}",
+                remedy="Name linear layers of the model; without lora.layers, all-linear does, too.",
             ) from error
         if isinstance(backbone.model.get_output_embeddings(), BaseTunerLayer):  # `Backbone.head` has its frozen rows
             raise ModelError(
@@ -99,48 +90,31 @@ class Adapter(torch.nn.Module):
         return torch.optim.AdamW(weights, lr=stage.learning_rate, weight_decay=stage.weight_decay)
 
     def state(self) -> Tensors:
-        """The trained weights on the CPU of the first process; the others have nothing, but must ask, too."""
-        state: dict[str, Any] = get_model_state_dict(self, options=_WRITTEN)
-        return {name: state[name] for name in self.trained() if name in state}  # a tied head isn't left out as frozen
+        """The trained weights, on the CPU."""
+        return {name: parameter.detach().cpu() for name, parameter in self.trained().items()}
 
+    @torch.no_grad()
     def load(self, state: Tensors) -> None:
-        """Set the trained weights. Raises KeyError where `state` lacks one."""
-        if missing := self.trained().keys() - state.keys():
-            raise KeyError(min(missing))
-        set_model_state_dict(self, dict[str, Any](state), options=_WHOLE)
-
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the optimiser's state of each trained weight, by its name; as `state`."""
-        known: dict[str, Any] = dict(get_optimizer_state_dict(self, optimizer, options=_WRITTEN))
-        state: dict[str, Any] = known.get("state", {})
-        return state
-
-    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """Set what an optimiser knows; its rates stay."""
-        fresh = get_optimizer_state_dict(self, optimizer, options=_WHOLE)
-        set_optimizer_state_dict(self, optimizer, {**fresh, "state": state}, options=_WHOLE)
+        """Set the trained weights. Raises KeyError where `state` lacks one, RuntimeError for one of another shape."""
+        for name, parameter in self.trained().items():
+            parameter.copy_(state[name])
 
     def save(self, folder: Path, recipe: TrainRecipe, state: Tensors, idf: Float32Array, card: str) -> None:
-        """Write weights as `state` gave them, IDF and model card to `folder`, which takes the place of an adapter that
-        is there when all is written; those of LoRA in bfloat16. Raises BundleError, as `check_target` with
-        `marker` does before."""
+        """Write weights as `state` gave them (LoRA's in bfloat16), IDF and model card to `folder`, which takes the
+        place of an adapter that is there when all is written. Raises BundleError."""
         with new_folder(folder, overwrite=True, marker=marker(recipe)) as new:
-            if not recipe.lora:
-                self._write_model(new, recipe, state)
-            else:
-                self._write_weights(new, recipe, state)
+            if recipe.lora:
+                self._write_adapter(new, recipe, state)
+            else:  # in float32, with its tokenizer as it was
+                whole = {name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()}
+                self.backbone.model.save_pretrained(str(new), state_dict=whole, safe_serialization=True)
+                AutoTokenizer.from_pretrained(recipe.model.path, trust_remote_code=False).save_pretrained(str(new))
             save_idf(new / IDF_FILE, idf)
             settings = json.dumps(_settings(recipe), indent=2)
             write_atomically(new / ADAPTER_SETTINGS, settings.encode() + b"\n")
             write_atomically(new / "README.md", card.encode())
 
-    def _write_model(self, folder: Path, recipe: TrainRecipe, state: Tensors) -> None:
-        """Write the whole model in float32, and its tokenizer as it was."""
-        whole = {name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()}
-        self.backbone.model.save_pretrained(str(folder), state_dict=whole, safe_serialization=True)
-        AutoTokenizer.from_pretrained(recipe.model.path, trust_remote_code=False).save_pretrained(str(folder))
-
-    def _write_weights(self, folder: Path, recipe: TrainRecipe, state: Tensors) -> None:
+    def _write_adapter(self, folder: Path, recipe: TrainRecipe, state: Tensors) -> None:
         lora = {name.removeprefix("peft."): tensor.bfloat16() for name, tensor in state.items() if "lora_" in name}
         # Without the last one, peft looks for the base model on the hub where it was a file.
         self.peft.save_pretrained(str(folder), state_dict=lora, safe_serialization=True, save_embedding_layers=False)
@@ -172,18 +146,13 @@ def _settings(recipe: TrainRecipe) -> dict[str, Any]:
     return settings | ({LIKELIHOOD: asdict(Reading(read.before, read.after, read.block))} if read else {})
 
 
-def load_for_training(
-    recipe: TrainRecipe, device: torch.device, *, shard: bool = False, layers: int | None = None
-) -> Adapter:
+def load_for_training(recipe: TrainRecipe, device: torch.device, *, layers: int | None = None) -> Adapter:
     """Load the recipe's model onto a device, frozen, with a fresh adapter on it. Raises ModelError and RecipeError.
 
-    With `shard`, the model is loaded into main memory, in the number type that it is to have on the device, which can't
-    hold it whole. Weights that are trained themselves are in float32, whatever the arithmetic. `layers` keeps only the
-    first so many.
+    Weights that are trained themselves are in float32, whatever the arithmetic. `layers` keeps only the first so many.
     """
     half = choose_dtype(recipe.model.dtype, device) == torch.bfloat16 and bool(recipe.lora)
-    settings = {"device": "cpu" if shard else str(device), "dtype": "bfloat16" if half else "float32"}
-    model = recipe.model.model_copy(update=settings)
+    model = recipe.model.model_copy(update={"device": str(device), "dtype": "bfloat16" if half else "float32"})
     if model.adapter is not None:
         raise RecipeError(
             f"model.adapter is {model.adapter!r}, but training makes a new adapter.",

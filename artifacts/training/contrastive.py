@@ -2,21 +2,21 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, TypeAlias
 
 import torch
+from torch.nn.functional import embedding_bag
 
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix, sparse_weights
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import packed_states, token_states
-from lightretriever.artifacts.training.engine import Chunk, Engine
+from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import (
     BatchLayout,
     contrastive_objective,
     cosine_scores,
-    query_means,
     sparse_scores,
 )
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
@@ -45,12 +45,14 @@ def read_tokens(
 def token_means(
     queries: Sequence[torch.Tensor], states: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor | None
 ) -> torch.Tensor:
-    """The means (B, H) float32 of the `states` (n, H) that are made of tokens (n,), times their factors `rows`."""
+    """The means (B, H) float32, per query, of the `states` (n, H) that are made of tokens (n,), times their factors
+    `rows`."""
     tokens, places = torch.cat(list(queries)).unique(return_inverse=True)
     made = torch.cat([states(part).float() for part in tokens.split(_TOKENS)])
     if rows is not None:
         made = made * rows[tokens.to(rows.device)][:, None]
-    return query_means(made, places.split([len(query) for query in queries]))
+    starts = torch.tensor([0, *(len(query) for query in queries[:-1])], device=made.device).cumsum(0)
+    return embedding_bag(places.to(made.device), made, starts, mode="mean")
 
 
 @dataclass(frozen=True)
@@ -63,78 +65,77 @@ class QuerySide:
     read: QueryReader = read_tokens
 
 
+@dataclass(frozen=True)
 class Contrastive:
     """The objective of `ContrastiveStage`. The tensors of `side` lie on the model's device."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        backbone: Backbone,
-        stage: ContrastiveStage,
-        data: DataRecipe,
-        side: QuerySide,
-        teachers: Teachers | None = None,
-    ) -> None:
-        longest = max(stage.matryoshka, default=0)
-        if longest > backbone.vector_size:
+    engine: Engine
+    backbone: Backbone
+    stage: ContrastiveStage
+    data: DataRecipe
+    side: QuerySide
+    teachers: Teachers | None = None
+
+    def __post_init__(self) -> None:
+        longest = max(self.stage.matryoshka, default=0)
+        if longest > self.backbone.vector_size:
             raise RecipeError(
-                f"matryoshka asks for {longest} dimensions, but {backbone.name} has {backbone.vector_size}.",
+                f"matryoshka asks for {longest} dimensions, but {self.backbone.name} has {self.backbone.vector_size}.",
                 remedy="Leave the dimension out.",
             )
-        self._engine, self._backbone, self._stage, self._data, self._side = engine, backbone, stage, data, side
-        self._teachers = teachers
 
     def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
-        """Add one step's gradients; returns the parts of the loss."""
-        names = list(dict.fromkeys(name for candidates in batch.candidates for name in candidates))
-        layout, sequences, read = _tokenise(self._backbone, batch, names, self._data)
-        chunks = list(self._chunks(batch, layout, sequences, read))
-        logits = None if self._teachers is None else torch.from_numpy(self._teachers.logits(batch, names))
-
-        def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
-            return contrastive_objective(leaves, layout, self._stage, self._side.idf, context, logits)
-
-        return self._engine.backward(chunks, context, objective)
-
-    def _chunks(
-        self, batch: Batch, layout: BatchLayout, sequences: list[list[int]], read: list[list[int]]
-    ) -> Iterator[Chunk]:
-        """This process' forward passes: queries, documents and, where wanted, whole queries."""
-        backbone, rows = self._backbone, ROW_TOKENS
+        """Add one step's gradients; returns the parts of the loss. Raises CorpusError for a query without tokens."""
+        engine, backbone, data = self.engine, self.backbone, self.data
+        names = list(dict.fromkeys(chain.from_iterable(batch.candidates)))
+        texts = [batch.set.documents[name] for name in names]
+        asked = [example.query for example in batch.examples]
+        queries, read = (
+            [ids[: data.max_query_length].tolist() for ids in found]
+            for found in (backbone.tokenizer.as_queries(asked), backbone.tokenizer.encode_batch(asked))
+        )
+        for example, ids in zip(batch.examples, queries, strict=True):
+            if not ids:
+                raise CorpusError(f'{batch.set.name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
+        layout = BatchLayout.of(batch, names, texts, queries)
+        documents = backbone.document_ids(texts, data.max_document_length)
         prefixes = [instruction_prefix(backbone, instruction) for instruction in batch.set.instructions]
-        asked = torch.tensor(batch.instructions)
-        whole = [[*prefixes[n], *query, backbone.eos_id] for n, query in zip(batch.instructions, read, strict=True)]
+        whole = [
+            [*prefixes[number], *ids, backbone.eos_id] for number, ids in zip(batch.instructions, read, strict=True)
+        ]
 
         def light_of(part: slice) -> Tensors:
-            def vectors(prefix: list[int], chosen: torch.Tensor) -> torch.Tensor:
-                own = [layout.queries[part][row] for row in chosen.tolist()]
-                return self._side.read(backbone, prefix, own, self._side.rows)
-
-            return {"light": _by_instruction(asked[part], prefixes, vectors)}
+            asked, own = torch.tensor(batch.instructions[part]), layout.queries[part]
+            places = [(asked == number).nonzero()[:, 0] for number in asked.unique().tolist()]
+            made = [
+                self.side.read(backbone, prefixes[asked[rows[0]]], [own[row] for row in rows], self.side.rows)
+                for rows in places
+            ]
+            return {"light": torch.cat(made)[torch.cat(places).argsort().to(made[0].device)]}
 
         def documents_of(part: slice) -> Tensors:
-            return document_outputs(backbone, sequences[part], rows)
+            return document_outputs(backbone, documents[part])
 
-        def queries_of(part: slice) -> Tensors:
-            def states(prefix: list[int], chosen: torch.Tensor) -> torch.Tensor:
-                own = [whole[part][row] for row in chosen.tolist()]
-                return packed_states(backbone, own, rows).dense(backbone, len(prefix))
+        def whole_of(part: slice) -> Tensors:
+            return {"full_dense": packed_states(backbone, whole[part], ROW_TOKENS).dense(backbone)}
 
-            return {"full_dense": _by_instruction(asked[part], prefixes, states)}
-
-        kinds = [
-            ("queries", [2 * len(query) for query in layout.queries], light_of),
-            ("different documents", [len(one) for one in sequences], documents_of),
+        chunks = [
+            *engine.chunks([2 * len(ids) for ids in queries], light_of, items="queries"),
+            *engine.chunks([len(ids) for ids in documents], documents_of, items="different documents"),
         ]
-        if self._stage.full_kl > 0:
-            kinds.append(("queries", [len(one) for one in whole], queries_of))
-        for items, lengths, run in kinds:
-            yield from self._engine.chunks(lengths, run, items=items)
+        if self.stage.full_kl > 0:
+            chunks += engine.chunks([len(ids) for ids in whole], whole_of, items="queries")
+        logits = None if self.teachers is None else torch.from_numpy(self.teachers.logits(batch, names))
+
+        def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
+            return contrastive_objective(leaves, layout, self.stage, self.side.idf, context, logits)
+
+        return engine.backward(chunks, context, objective)
 
 
-def document_outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:
+def document_outputs(backbone: Backbone, sequences: list[list[int]]) -> Tensors:
     """`dense` (n, D) and `sparse` (n, V) of framed documents."""
-    packed = packed_states(backbone, sequences, row_tokens)
+    packed = packed_states(backbone, sequences, ROW_TOKENS)
     spans = backbone.sparse_spans(packed.spans)
     return {"dense": packed.dense(backbone), "sparse": sparse_weights(packed.hidden, backbone.head, spans)}
 
@@ -155,39 +156,9 @@ def corpus_scores(
     prefix = instruction_prefix(backbone, instruction)
     means, texts = side.read(backbone, prefix, ids, side.rows), iter(documents)
     while part := list(islice(texts, _DOCUMENTS)):
-        made = document_outputs(backbone, backbone.document_ids(part, max_length), ROW_TOKENS)
+        made = document_outputs(backbone, backbone.document_ids(part, max_length))
         strongest, terms = made["sparse"].topk(min(_TOP_K, made["sparse"].shape[1]), dim=1)
         kept = torch.zeros_like(made["sparse"]).scatter(1, terms, strongest)
         with torch.autocast(backbone.device.type, enabled=False):  # bfloat16 would make many scores equal
             scores = {"dense": cosine_scores(means, made["dense"]), "sparse": sparse_scores(ids, kept, side.idf)}
         yield scores
-
-
-def _by_instruction(
-    numbers: torch.Tensor, prefixes: list[list[int]], states: Callable[[list[int], torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    """Rows (n, D) in order, made by one call of `states` for each instruction, with the places (m,) of its rows."""
-    places = [(numbers == number).nonzero()[:, 0] for number in numbers.unique().tolist()]
-    made = [states(prefixes[int(numbers[chosen[0]])], chosen) for chosen in places]
-    return torch.cat(made)[torch.cat(places).argsort().to(made[0].device)]
-
-
-def _tokenise(
-    backbone: Backbone, batch: Batch, names: list[str], data: DataRecipe
-) -> tuple[BatchLayout, list[list[int]], list[list[int]]]:
-    """The batch, whose documents are `names`, as token ids: its layout, the framed documents, and the queries' ids as
-    the whole model reads them.
-
-    Raises CorpusError for a query without tokens.
-    """
-    texts = [batch.set.documents[name] for name in names]
-    asked = [example.query for example in batch.examples]
-    queries, read = (
-        [ids[: data.max_query_length].tolist() for ids in found]
-        for found in (backbone.tokenizer.as_queries(asked), backbone.tokenizer.encode_batch(asked))
-    )
-    for example, ids in zip(batch.examples, queries, strict=True):
-        if not ids:
-            raise CorpusError(f'{batch.set.name}: query "{example.query_id}" has no tokens.', remedy="Remove it.")
-    sequences = backbone.document_ids(texts, data.max_document_length)
-    return BatchLayout.of(batch, names, texts, queries), sequences, read

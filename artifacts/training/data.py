@@ -3,52 +3,62 @@
     work/data/NAME/plan.json        what went in: files by SHA-256, and every setting that counts
     work/data/NAME/examples.json    the examples, in the order of the qrels
     work/data/NAME/report.json      how many pairs each step left out; written last
-    work/data/NAME/texts.sqlite     the texts, see `artifacts.training.documents`
+    work/data/NAME/texts.sqlite     the texts, whose pages all processes share
+
+A set in BEIR layout has folders; one as the papers' authors publish it is a file of JSON lines, each of a query, its
+relevant passages and hard negatives. A passage without an id is named by its text. The same id means the same passage
+in every line.
+
+    {"query_id": "7", "query": "…", "positive_passages": [{"docid": "3", "title": "…", "text": "…"}],
+     "negative_passages": [{"docid": "12", "title": "…", "text": "…"}]}
 
 The steps, in this order: read the pairs, leave out those without a text, keep the first few documents of a query,
 decontaminate, draw the limit, take the set's own hard negatives or mine.
 """
 
-import hashlib
 import json
 import re
 import shutil
+import sqlite3
 import unicodedata
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, read_queries
+from lightretriever.artifacts.corpus.lines import read_lines
+from lightretriever.artifacts.documents.document import read_text
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.evaluation.bm25 import SCRATCH
 from lightretriever.artifacts.evaluation.runs import qrels_file
+from lightretriever.artifacts.files.atomic import new_file
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
 from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.summary import aligned
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.artifacts.training.documents import MappedTexts, write_texts
 from lightretriever.artifacts.training.negatives import mine, usable_negatives
-from lightretriever.artifacts.training.passages import lines_corpus, lines_judged, read_negatives
 from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
 
 MOST_POSITIVES: Final = 4
-"""Relevant documents of one query that become examples: those of the highest grade, then the first in the qrels.
-
-More would let a few queries with very many relevant documents fill the batches.
-"""
+"""Relevant documents of one query that become examples, so that a few queries don't fill the batches: those of the
+highest grade, then the first in the qrels."""
 
 _FILE: Final = TypeAdapter(list[Example])
 _FORMAT: Final = 3  # to be raised when the same inputs give other examples
 _PLAN, _EXAMPLES, _REPORT, _TEXTS = "plan.json", "examples.json", "report.json", "texts.sqlite"
 _OF_TEXTS: Final = {"corpus", "drop_title"}
 """The keys of a plan that decide the texts."""
+
+_MAPPED: Final = 2**31 - 2**16  # bytes: the most that SQLite maps into memory; it reads what is beyond
 
 _ENGLISH: Final = (
     "a an and are as at be by can could did do does for from had has have he her his how i in is it its of on or s "
@@ -58,12 +68,48 @@ _ENGLISH: Final = (
 _FUNCTION_WORDS: Final = frozenset(_ENGLISH.split())
 
 
-def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
-    """The sets of a recipe, ready for training. What is in the work directory from an earlier call is used again.
+class MappedTexts(Mapping[str, str]):
+    """Texts by id, in the order of writing, as `write_texts` wrote them to a file."""
 
-    The caller holds the lock of `recipe.work`; of several processes one goes first. Raises CorpusError for a set that
-    can't be read, RecipeError for one of which nothing is left and for settings that don't fit, and ResumeError, naming
-    the differences, where the work directory holds the same set made from other files or settings.
+    def __init__(self, file: Path) -> None:
+        self._database = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        self._database.execute(f"PRAGMA mmap_size = {_MAPPED}")
+        (self._count,) = self._database.execute("SELECT count(*) FROM texts").fetchone()
+
+    def __len__(self) -> int:
+        return int(self._count)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for (name,) in self._database.execute("SELECT id FROM texts ORDER BY number"))
+
+    def __getitem__(self, name: str) -> str:
+        """The text of a document. Raises KeyError."""
+        row = self._database.execute("SELECT text FROM texts WHERE id = ?", [name]).fetchone()
+        if row is None:
+            raise KeyError(name)
+        return str(row[0])
+
+
+def write_texts(file: Path, documents: Iterable[tuple[str, str]]) -> MappedTexts:
+    """Write ids and texts, once: where the file is there already, it is taken as it is. Raises DiskError."""
+    if not file.is_file():
+        with new_file(file) as opened, closing(sqlite3.connect(opened.name)) as database:
+            try:
+                database.execute("PRAGMA journal_mode = off")
+                database.execute("CREATE TABLE texts (number INTEGER PRIMARY KEY, id TEXT UNIQUE, text TEXT)")
+                rows = ((number, *document) for number, document in enumerate(documents))
+                database.executemany("INSERT INTO texts VALUES (?, ?, ?)", rows)
+                database.commit()
+            except sqlite3.OperationalError as error:
+                raise OSError(0, str(error)) from error
+    return MappedTexts(file)
+
+
+def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
+    """The sets of a recipe, ready for training, made once. Of several processes one goes first.
+
+    Raises CorpusError for a set that can't be read, RecipeError for one of which nothing is left, and ResumeError,
+    naming the differences, where the work directory has the same set made from other files or settings.
     """
     for dataset in recipe.data.sets:
         folder, plan = _folder(recipe, dataset), _plan(recipe, dataset)
@@ -74,11 +120,9 @@ def prepare(recipe: TrainRecipe) -> list[TrainingSet]:
 
 
 def data_report(recipe: TrainRecipe) -> list[dict[str, Any]]:
-    """Count the pairs that each step left out, by set, from its report.json. Raises ResumeError where a set isn't
-    prepared.
+    """Read how many pairs each step left out, by set. Raises ResumeError where a set isn't prepared.
 
-    Every pair is counted once: pairs = without_text + beyond_positives + near_duplicates + not_drawn + inconsistent +
-    kept.
+    pairs = without_text + beyond_positives + near_duplicates + not_drawn + inconsistent + kept
     """
     return [read_json(_folder(recipe, dataset) / _REPORT) for dataset in recipe.data.sets]
 
@@ -91,10 +135,6 @@ def data_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _folder(recipe: TrainRecipe, dataset: SetRecipe) -> Path:
-    if Path(dataset.name).name != dataset.name:
-        raise RecipeError(
-            f"data.sets: the name {dataset.name!r} can't be the name of a folder.", remedy="Give another."
-        )
     return recipe.work / "data" / dataset.name
 
 
@@ -102,9 +142,9 @@ def _prepared(recipe: TrainRecipe, dataset: SetRecipe) -> TrainingSet:
     folder = _folder(recipe, dataset)
     documents = write_texts(folder / _TEXTS, _documents(dataset))
     if not documents:
-        lines = "; a line of JSON has them in positive_passages and negative_passages" if dataset.is_lines else ""
         raise RecipeError(
-            f"data.sets: no document of the set {dataset.name} has a text.", remedy=f"Leave it out{lines}."
+            f"data.sets: no document of the set {dataset.name} has a text.",
+            remedy="Leave it out, or give texts: those of JSON lines are in positive_passages and negative_passages.",
         )
     if not (folder / _REPORT).is_file():
         _make(recipe, dataset, documents, folder)
@@ -121,17 +161,18 @@ def _make(recipe: TrainRecipe, dataset: SetRecipe, documents: MappedTexts, folde
     if rule is not None:
         dirty = set(map(content, _references(rule.against, dataset)))
         clean = [example for example in examples if content(example.query) not in dirty]
-    drawn = _drawn(clean, dataset, recipe.seed)
-    kept = [replace(example, row=row) for row, example in enumerate(drawn)]
+    kept = drawn = _drawn(clean, dataset, recipe.seed)
     has_own, mined = dataset.is_lines or dataset.negatives is not None, recipe.data.negatives
     if mined is not None and (mined.top is not None or not has_own):
         kept = mine(kept, documents, relevant, mined, folder)
     if has_own:
         file = dataset.negatives or dataset.path
-        own = read_negatives(file)
-        for row, example in enumerate(kept):
-            names, ours = own.get(example.query_id, ()), relevant[same_text(example.query)]
-            kept[row] = replace(example, negatives=usable_negatives(names, documents, ours))
+        own = _read_negatives(file)
+        usable = (
+            usable_negatives(own.get(example.query_id, ()), documents, relevant[same_text(example.query)])
+            for example in kept
+        )
+        kept = [replace(example, negatives=names) for example, names in zip(kept, usable, strict=True)]
         if recipe.wanted_negatives and not any(example.negatives for example in kept):
             raise CorpusError(
                 f"{file}: no pair of the set {dataset.name} has a hard negative by it, and a stage wants "
@@ -156,7 +197,7 @@ def _make(recipe: TrainRecipe, dataset: SetRecipe, documents: MappedTexts, folde
 def _documents(dataset: SetRecipe) -> Iterator[tuple[str, str]]:
     """Id and text of every document that has a text."""
     with ProgressBar(f"{dataset.name}: read", total=None, unit="documents") as progress:
-        for document in lines_corpus(dataset.path) if dataset.is_lines else Corpus(dataset.path):
+        for document in _lines_corpus(dataset.path) if dataset.is_lines else Corpus(dataset.path):
             text = document_text("" if dataset.drop_title else document.title, document.text)
             if text:
                 yield document.id, text
@@ -168,7 +209,7 @@ def _pairs(
 ) -> tuple[list[Example], dict[str, set[str]], dict[str, int]]:
     """The pairs, the relevant documents of every query text, and the counts so far."""
     if dataset.is_lines:
-        queries, qrels = lines_judged(dataset.path)
+        queries, qrels = _lines_judged(dataset.path)
     else:
         queries, qrels = read_queries(dataset.path), read_qrels(qrels_file(dataset.path, dataset.split))
     examples: list[Example] = []
@@ -183,7 +224,7 @@ def _pairs(
         if usable:
             query = queries[query_id].strip()
             relevant.setdefault(same_text(query), set()).update(usable)
-            examples += [Example(-1, query_id, query, name) for name in usable[:MOST_POSITIVES]]
+            examples += [Example(query_id, query, name) for name in usable[:MOST_POSITIVES]]
     return examples, relevant, counts
 
 
@@ -239,7 +280,7 @@ def _plan(recipe: TrainRecipe, dataset: SetRecipe) -> dict[str, Any]:
         "own_negatives": dataset.negatives and file_sha256(dataset.negatives),
         "limit": dataset.limit,
         "seed": recipe.seed if dataset.limit is not None else None,
-        "against": rule and hashlib.sha256(json.dumps(_references(rule.against, dataset)).encode()).hexdigest(),
+        "against": rule and sha256(json.dumps(_references(rule.against, dataset)).encode()).hexdigest(),
         "negatives": data.negatives and data.negatives.model_dump(),
     }
 
@@ -249,14 +290,96 @@ def relevant_of(dataset: SetRecipe, documents: Mapping[str, str]) -> dict[str, s
     return _pairs(dataset, documents)[1]
 
 
-def write_examples(file: Path, examples: Sequence[Example]) -> None:
-    """Write examples, numbered anew."""
-    write_atomically(file, _FILE.dump_json([replace(example, row=row) for row, example in enumerate(examples)]))
+def write_examples(file: Path, examples: list[Example]) -> None:
+    """Write what `read_examples` reads."""
+    write_atomically(file, _FILE.dump_json(examples))
 
 
 def read_examples(file: Path) -> list[Example]:
-    """Read what `write_examples` wrote. Raises ResumeError."""
+    """Read examples. Raises ResumeError."""
     try:
         return _FILE.validate_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise ResumeError(f"{file}: can't be read: {error!r}.", remedy=f"Delete {file.parent}.") from error
+
+
+_Id = Annotated[str, Field(coerce_numbers_to_str=True)]
+
+
+class _Passage(BaseModel):
+    """A document of a line."""
+
+    docid: _Id = ""
+    title: str = ""
+    text: str
+
+    @property
+    def id(self) -> str:
+        """Its id, or a digest of its text."""
+        return self.docid or sha256(f"{self.title}\n{self.text}".encode()).hexdigest()[:32]
+
+
+class _Line(BaseModel):
+    query_id: _Id
+    query: str = ""
+    positive_passages: list[_Passage] = []
+    negative_passages: list[_Passage] = []
+
+
+def _lines_corpus(path: Path) -> Iterator[_Passage]:
+    """The passages of a file, each once. Raises CorpusError for a bad line, and for two passages of one id."""
+    seen: dict[str, int] = {}
+    for number, line in _read_lines(path):
+        for passage in [*line.positive_passages, *line.negative_passages]:
+            content = hash((passage.title, passage.text))
+            if passage.id not in seen:
+                yield passage
+            elif seen[passage.id] != content:
+                raise CorpusError(
+                    f'{path}, line {number}: the passage "{passage.id}" has another text than before.',
+                    remedy="Give different passages different docids, or none.",
+                )
+            seen[passage.id] = content
+
+
+def _lines_judged(path: Path) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+    """The queries of a file, and its relevant passages as qrels. Raises CorpusError."""
+    queries: dict[str, str] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    for number, line in _read_lines(path):
+        if line.query_id in queries or not line.query.strip():
+            reason = "has no text" if not line.query.strip() else "stands twice"
+            raise CorpusError(f'{path}, line {number}: query "{line.query_id}" {reason}.', remedy="Mend the line.")
+        queries[line.query_id] = line.query
+        qrels[line.query_id] = {passage.id: 1 for passage in line.positive_passages}
+    return queries, qrels
+
+
+def _read_negatives(path: Path) -> dict[str, list[str]]:
+    """Ids of hard negatives by query id, in file order: of JSON lines, or of lines of a query's and a document's id,
+    separated by a tab; further columns are not read. Raises CorpusError."""
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        return {line.query_id: [one.id for one in line.negative_passages] for _, line in _read_lines(path)}
+    negatives: dict[str, list[str]] = {}
+    for number, raw in read_lines(path):
+        query, *rest = read_text(raw).split("\t")
+        if not rest:
+            raise CorpusError(
+                f"{path}, line {number}: one column, where a query's and a document's id are expected.",
+                remedy="Separate them by a tab.",
+            )
+        negatives.setdefault(query, []).append(rest[0])
+    return negatives
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, _Line]]:
+    for number, raw in read_lines(path):
+        try:
+            yield number, _Line.model_validate_json(raw)
+        except ValidationError as error:
+            problem: Any = error.errors()[0]
+            where = ".".join(str(part) for part in problem["loc"]) or "the line"
+            raise CorpusError(
+                f"{path}, line {number}: {where}: {problem['msg']}.",
+                remedy="A line is a JSON object of query_id, query, positive_passages and negative_passages.",
+            ) from error

@@ -1,4 +1,4 @@
-"""Periodic evaluation while training: a sample of a development set, ranked by brute force."""
+"""Ranking by brute force with the model as it is: scores of a development set, and hits that become negatives."""
 
 import random
 from collections.abc import Mapping
@@ -9,15 +9,17 @@ import torch
 
 from lightretriever.artifacts.corpus.beir import Corpus
 from lightretriever.artifacts.documents.document import Document
-from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int64Array
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
-from lightretriever.artifacts.training.recipe import DevRecipe
+from lightretriever.artifacts.training.negatives import Hits
+from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, DevRecipe
+from lightretriever.artifacts.training.types import TrainingSet
 
 _DEPTH = 100
-_WEIGHTS = np.array([0.7, 0.3], np.float32)
+_DENSE = 0.7  # weight of the dense leg
 
 
 @dataclass(frozen=True)
@@ -66,26 +68,47 @@ def evaluate_dev(backbone: Backbone, dev: DevSet, max_length: int, side: QuerySi
 
 
 def measured(dev: DevSet, legs: Mapping[str, Float32Array]) -> dict[str, float]:
-    """nDCG@10 of each leg's scores (queries, documents), and of both legs together where there are two."""
-    systems = [*legs, "hybrid"] if len(legs) == 2 else [*legs]
-    runs: dict[str, dict[str, list[tuple[str, float]]]] = {system: {} for system in systems}
-    for number, name in enumerate(dev.queries):
-        rankings = {leg: _best(scores[number]) for leg, scores in legs.items()}
-        if "hybrid" in runs:
-            rankings["hybrid"] = _hybrid(np.stack([legs["dense"][number], legs["sparse"][number]]))
-        for system, (ordinals, scores) in rankings.items():
-            hits = zip(ordinals[:_DEPTH].tolist(), scores.tolist(), strict=False)
-            runs[system][name] = ranking([(dev.documents[ordinal].id, score) for ordinal, score in hits])
-    return {system: measure(dev.qrels, run)["nDCG@10"] for system, run in runs.items()}
+    """nDCG@10 of each leg's scores (queries, documents), and of both legs together where there are two: of the
+    weighted sum of their scores, each scaled to its range per query."""
+    systems, found = dict(legs), dict[str, float]()
+    if len(legs) == 2:
+        systems["hybrid"] = _DENSE * _scaled(legs["dense"]) + (1 - _DENSE) * _scaled(legs["sparse"])
+    for system, scores in systems.items():
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :_DEPTH]
+        rows = zip(dev.queries, order.tolist(), np.take_along_axis(scores, order, axis=1).tolist(), strict=True)
+        run = {
+            name: ranking([(dev.documents[place].id, score) for place, score in zip(places, best, strict=True)])
+            for name, places, best in rows
+        }
+        found[system] = measure(dev.qrels, run)["nDCG@10"]
+    return found
 
 
-def _hybrid(legs: Float32Array) -> tuple[Int64Array, FloatArray]:
-    """The ranking by the weighted sum of the scores of both legs, (2, N), each scaled to its range."""
-    low, high = legs.min(axis=1, keepdims=True), legs.max(axis=1, keepdims=True)
-    return _best(_WEIGHTS @ ((legs - low) / np.maximum(high - low, 1e-12)))
+def _scaled(scores: Float32Array) -> Float32Array:
+    low, high = scores.min(axis=1, keepdims=True), scores.max(axis=1, keepdims=True)
+    scaled: Float32Array = (scores - low) / np.maximum(high - low, 1e-12)
+    return scaled
 
 
-def _best(scores: Float32Array) -> tuple[Int64Array, FloatArray]:
-    """Ordinals and scores of the best documents, best first."""
-    order = np.argsort(-scores, kind="stable")[:_DEPTH].astype(np.int64)
-    return order, scores[order]
+def ranked(
+    backbone: Backbone, dataset: TrainingSet, stage: ContrastiveStage, data: DataRecipe, side: QuerySide
+) -> dict[str, Hits]:
+    """The best `depth` documents of a set for each query of its examples, by the leg that the stage mines with.
+
+    Run it by `Engine.evaluate`, without gradients. Queries have the set's first instruction.
+    """
+    names = list(dataset.documents)
+    queries = list(dict.fromkeys(example.query for example in dataset.examples))
+    depth = data.negatives.depth if data.negatives else 1
+    texts, length = dataset.documents.values(), data.max_document_length
+    best, places = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
+    start = 0
+    for part in corpus_scores(backbone, dataset.instructions[0], queries, texts, length, side):
+        scores = part[stage.mine or "sparse"].cpu()
+        numbers = torch.arange(start, start + scores.shape[1]).expand(len(queries), -1)
+        start += scores.shape[1]
+        scores, numbers = torch.cat([best, scores], dim=1), torch.cat([places, numbers], dim=1)
+        best, order = scores.topk(min(depth, scores.shape[1]), dim=1)
+        places = numbers.gather(1, order)
+    rows = zip(queries, places.tolist(), best.tolist(), strict=True)
+    return {query: [(names[n], score) for n, score in zip(own, scores, strict=True)] for query, own, scores in rows}

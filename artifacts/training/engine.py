@@ -1,13 +1,10 @@
-"""The engine of training: accelerate's processes, precision and gradients, and what it leaves to us.
-
-Ours are the exchange of representations, gradient caching over several processes, and sharded weights, which
-accelerate has on GPUs alone (docs/decisions.md#training-runs-on-accelerate).
+"""The engine of training: accelerate's processes, precision and gradients, and what it leaves to us: the exchange of
+representations, and gradient caching over several processes (docs/decisions.md#training-runs-on-accelerate).
 
 A step needs the representations of the whole batch at once, but not their graphs. It runs in three parts: forward
-passes without gradients, a chunk at a time; the loss on all representations, which gives the gradient of each; and
-the same forward passes again, now with gradients, each chunk fed with its share. A batch that fits into one chunk keeps
-its graph instead. Both ways give the gradients of the plain step. Several processes share the chunks and
-exchange representations, so that their gradients add up to those of one process.
+passes without gradients, a chunk at a time; the loss on all representations, with the gradient of each; the same
+passes with gradients, each chunk fed with its share. A batch that fits into one chunk keeps its graph instead. Both
+give the gradients of the plain step. Several processes share the chunks; their gradients add up to those of one.
 """
 
 import os
@@ -28,12 +25,9 @@ from accelerate.utils import (
     InitProcessGroupKwargs,
     broadcast_object_list,
 )
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
-from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import TrainRecipe
 from lightretriever.artifacts.training.types import StepContext, Tensors
 
@@ -57,16 +51,13 @@ class Chunk:
 class Engine:
     """This process among those of the run, which torchrun or `accelerate launch` started.
 
-    `device` is where the model works; `model` passes on what it is to run, and is None before `prepare`.
+    `device` is where the model works; `model` is what accelerate makes of it, and passes on what it is to run.
     `chunk_tokens` are the positions whose graphs are held at once.
     """
 
     def __init__(self, device: str = "cpu", *, half: bool = False) -> None:
-        """Meet the other processes. `half` computes in bfloat16.
-
-        Raises ModelError for a device that is not there, and RecipeError for a way of sharing a model that accelerate
-        is configured to and the recipe doesn't name.
-        """
+        """Meet the other processes. `half` computes in bfloat16. Raises ModelError for a device that is not there, and
+        RecipeError for a way of sharing a model that accelerate is configured to."""
         target = choose_device(device)
         self.accelerator = Accelerator(
             cpu=target.type == "cpu",
@@ -84,7 +75,7 @@ class Engine:
         if kind not in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
             raise RecipeError(
                 f"accelerate is configured for {kind.value}, which training doesn't use.",
-                remedy="Take it out of accelerate's configuration; shard: true in the recipe shares out the weights.",
+                remedy="Take it out of accelerate's configuration.",
             )
         alone = kind == DistributedType.NO or target.type == "cpu"
         self.device = target if alone else self.accelerator.device
@@ -92,7 +83,6 @@ class Engine:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local))
         self.model: torch.nn.Module | None = None
         self.chunk_tokens = 65_536 if self.device.type == "cuda" else 8_192
-        self._largest = self.chunk_tokens
 
     @classmethod
     def of(cls, recipe: TrainRecipe) -> "Engine":
@@ -103,10 +93,9 @@ class Engine:
     def halve(self) -> bool:
         """Halve `chunk_tokens` after memory ran out. False where one process can't help itself in this way: where
         others wait for it, or the chunks are small already."""
-        fewer = min(self.chunk_tokens, self._largest) // 2
-        if self.accelerator.num_processes > 1 or fewer < _FEWEST:
+        if self.accelerator.num_processes > 1 or self.chunk_tokens < 2 * _FEWEST:
             return False
-        self.chunk_tokens = fewer
+        self.chunk_tokens //= 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return True
@@ -118,36 +107,19 @@ class Engine:
         parts = self.accelerator.gather(padded).split(len(padded))
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
-    def prepare(self, adapter: Adapter, *, shard: bool) -> None:
-        """Make `model` of an adapter. With `shard` each process keeps a part of all weights, which the layers gather
-        when they run. Else each holds the whole model."""
-        if shard:
-            mesh = init_device_mesh(self.device.type, (self.accelerator.num_processes,))
-            lists = (part for part in adapter.backbone.decoder.children() if isinstance(part, torch.nn.ModuleList))
-            for module in [*chain.from_iterable(lists), adapter]:
-                fully_shard(module, mesh=mesh)
-        self.model = adapter if shard else self.accelerator.prepare_model(adapter)
-
     def evaluate(self, run: Callable[[], T]) -> T:
         """Run something that passes through the model, without gradients and dropout; returns what the first process
-        has. Where weights are sharded, all processes must make equal passes. Raises ValueError before `prepare`."""
-        if self.model is None:
-            raise ValueError("no model is prepared")
-        self.model.eval()
+        has."""
+        if self.model is not None:
+            self.model.eval()
         with torch.no_grad(), self.accelerator.autocast():
-            made = self.model(run)
-        if isinstance(self.model, FSDPModule):
-            self.model.reshard()  # whoever reads or sets weights now finds the parts, not the whole
-        agreed: T = broadcast_object_list([made])[0]
+            agreed: T = broadcast_object_list([run()])[0]
         return agreed
 
     def chunks(self, lengths: list[int], run: Callable[[slice], Tensors], *, items: str) -> Iterator[Chunk]:
         """Chunks of at most `chunk_tokens` positions of this process' share of the items, whose representations `run`
-        makes; rows are numbered over all processes' items.
-
-        A process without items would have no tensors to exchange. Raises RecipeError, on all processes alike, where
-        there are fewer items than processes; it says what the `items` are.
-        """
+        makes; rows are numbered over all processes' items. Raises RecipeError where there are fewer `items`, so named,
+        than processes: one without any would have no tensors to exchange."""
         processes = self.accelerator.num_processes
         if len(lengths) < processes:
             raise RecipeError(
@@ -171,16 +143,15 @@ class Engine:
         context: StepContext,
         objective: Callable[[Tensors], tuple[Tensors, dict[str, float]]],
     ) -> dict[str, float]:
-        """Add the gradients of the losses that `objective` makes of all chunks' representations; returns what is
-        logged.
-
-        Chunks of at most `chunk_tokens` positions together are run once, more of them twice. The log has each loss,
+        """Add the gradients of the losses that `objective` makes of all chunks' representations; returns each loss,
         their sum, and the norm of each one's gradient at the representations.
+
+        Chunks of at most `chunk_tokens` positions together are run once, more of them twice.
         """
         sizes = self.gather(torch.tensor([[len(chunks), sum(chunk.tokens for chunk in chunks)]], device=self.device))
         passes, largest = sizes.amax(dim=0).tolist()
         chunks = chunks + [replace(chunks[-1], filler=True)] * (passes - len(chunks))
-        self._largest, keep = largest, largest <= self.chunk_tokens
+        keep = largest <= self.chunk_tokens
         outputs = [self._pass(chunk, number, context, gradients=keep) for number, chunk in enumerate(chunks)]
         own = [output for chunk, output in zip(chunks, outputs, strict=True) if not chunk.filler]
         leaves = {name: self.gather(part).requires_grad_() for name, part in _joined(own).items()}
@@ -236,7 +207,7 @@ def too_large(error: Exception, device: torch.device) -> ModelError:
     return ModelError(
         f"The memory of {device} is too small for a training step: {reason}.",
         remedy="Set gradient_checkpointing: true, or lower stages[].chunk_tokens, stages[].batch_size or "
-        "data.max_document_length; several GPUs share the weights with shard: true. The last checkpoint is kept.",
+        "data.max_document_length; The last checkpoint is kept.",
     )
 
 

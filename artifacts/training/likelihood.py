@@ -3,6 +3,8 @@
 This is equation 8 of the LLM-QL paper; d̃ is a document of which most tokens are masked.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from lightretriever.artifacts.errors import RecipeError
@@ -14,35 +16,38 @@ from lightretriever.artifacts.training.recipe import DataRecipe, LikelihoodStage
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors
 
 
+@dataclass(frozen=True)
 class Likelihood:
     """The objective of `LikelihoodStage`: pairs of a query and its relevant document, without negatives."""
 
-    def __init__(self, engine: Engine, backbone: Backbone, stage: LikelihoodStage, data: DataRecipe) -> None:
-        self._engine, self._backbone, self._stage, self._data = engine, backbone, stage, data
-        self._reading = reading = Reading(stage.before, stage.after, stage.block)
-        if (framed := len(reading.frame(backbone, []))) >= data.max_document_length:
+    engine: Engine
+    backbone: Backbone
+    stage: LikelihoodStage
+    data: DataRecipe
+
+    def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
+        """Add one step's gradients; returns the loss, and the loss of a token. Raises RecipeError where the prompts
+        leave a document no room."""
+        backbone, data, stage = self.backbone, self.data, self.stage
+        reading = Reading(stage.before, stage.after, stage.block)
+        if (frame := len(reading.frame(backbone, []))) >= data.max_document_length:
             raise RecipeError(
                 f"data.max_document_length is {data.max_document_length}, but the prompts of query_likelihood have "
-                f"{framed} tokens.",
+                f"{frame} tokens.",
                 remedy="Raise it, or shorten the prompts.",
             )
         marks = backbone.tokenizer.encode("_").tolist()
-        self._mask = marks[0] if len(marks) == 1 else backbone.eos_id
-
-    def backward(self, batch: Batch, context: StepContext) -> dict[str, float]:
-        """Add one step's gradients; returns the loss, and the loss of a token."""
-        backbone, data = self._backbone, self._data
+        mask = marks[0] if len(marks) == 1 else backbone.eos_id
         texts = [batch.set.documents[example.positive] for example in batch.examples]
         random = np.random.default_rng((context.seed % 2**64, context.batch))
-        read = self._reading.document_ids(backbone, texts, data.max_document_length)
-        documents = [corrupted(ids, self._stage.corruption, self._mask, random) for ids in read]
+        read = reading.document_ids(backbone, texts, data.max_document_length)
+        documents = [corrupted(ids, stage.corruption, mask, random) for ids in read]
         found = backbone.tokenizer.encode_batch([example.query for example in batch.examples])
         queries = [ids[: data.max_query_length].tolist() for ids in found]
-        frame = len(self._reading.frame(backbone, []))
         lengths = [frame + len(ids) + len(query) for ids, query in zip(documents, queries, strict=True)]
 
         def likelihoods_of(part: slice) -> Tensors:
-            made = log_likelihoods(backbone, self._reading, documents[part], queries[part], ROW_TOKENS)
+            made = log_likelihoods(backbone, reading, documents[part], queries[part], ROW_TOKENS)
             return {"likelihood": made[:, None]}
 
         def objective(leaves: Tensors) -> tuple[Tensors, dict[str, float]]:
@@ -50,8 +55,8 @@ class Likelihood:
             tokens = sum(map(len, queries)) / len(queries)
             return {"query_likelihood": loss}, {"loss_of_token": float(loss.detach()) / max(tokens, 1)}
 
-        chunks = list(self._engine.chunks(lengths, likelihoods_of, items="queries"))
-        return self._engine.backward(chunks, context, objective)
+        chunks = list(self.engine.chunks(lengths, likelihoods_of, items="queries"))
+        return self.engine.backward(chunks, context, objective)
 
 
 def corrupted(ids: list[int], share: float, mask: int, random: np.random.Generator) -> list[int]:

@@ -2,15 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.distributed import DistError
-from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from lightretriever.artifacts.errors import ModelError
@@ -19,14 +15,11 @@ from lightretriever.artifacts.progress import ProgressBar
 from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.engine import Engine, out_of_memory, too_large
 from lightretriever.artifacts.training.likelihood import Likelihood
-from lightretriever.artifacts.training.mining import sets_of_stage
 from lightretriever.artifacts.training.mixture import Mixture
-from lightretriever.artifacts.training.recipe import ContrastiveStage, LikelihoodStage, Stage, TrainRecipe
+from lightretriever.artifacts.training.recipe import LikelihoodStage, Stage, TrainRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
-from lightretriever.artifacts.training.types import Batch, StepContext
-
-Objective: TypeAlias = Contrastive | Likelihood
+from lightretriever.artifacts.training.types import StepContext
 
 # Stages draw from far apart places of the seeds' sequence.
 _STAGE_SEED = 1_000_003
@@ -75,19 +68,21 @@ def _run_stage(run: Run, stage: Stage, minutes: float | None, open_searcher: Ope
     scheduler = LambdaLR(optimizer, lambda done: schedule(first + done, stage))
     run.accelerator.gradient_accumulation_steps = stage.accumulate
     run.engine.chunk_tokens = stage.chunk_tokens or run.progress.chunk_tokens or run.engine.chunk_tokens
-    objective, batch_of = _objective(run, stage, open_searcher)
+    if isinstance(stage, LikelihoodStage):  # which has no score: earlier weights are not to be taken for its own
+        run.progress.best = run.progress.best_step = None
+    objective, mixture = _objective(run, stage, open_searcher)
     dev = run.recipe.dev
     with ProgressBar(stage.kind, total=stage.steps, unit="steps") as bar:
         bar.skip(run.progress.step)
         for step in range(run.progress.step, stage.steps + 1):
             last = step == stage.steps
             scored = dev is not None and step > 0 and (last or step % dev.every == 0)
-            if scored and isinstance(stage, ContrastiveStage):
+            if scored and not isinstance(stage, LikelihoodStage):
                 run.develop(stage, step)
                 run.checkpoint(optimizer)
             if last:
                 break
-            _step(run, stage, optimizer, objective, batch_of, float(scheduler.get_last_lr()[0]))
+            _step(run, stage, optimizer, objective, mixture, float(scheduler.get_last_lr()[0]))
             scheduler.step()
             run.progress.step = step + 1
             bar.advance(1)
@@ -104,16 +99,22 @@ def _step(
     run: Run,
     stage: Stage,
     optimizer: torch.optim.Optimizer,
-    objective: Objective,
-    batch_of: Callable[[int], Any],
+    objective: Contrastive | Likelihood,
+    mixture: Mixture,
     rate: float,
 ) -> None:
-    """One step: gradients of all processes, clipped, applied, logged. Raises ModelError for a loss that diverged."""
+    """One step: gradients of its batches and of all processes, clipped, applied, logged. Raises ModelError for a loss
+    that diverged."""
     started, step = time.monotonic(), run.progress.step
     run.adapter.train()
     while True:
+        run.accelerator.step, parts, sets = 0, list[dict[str, float]](), dict[str, None]()
         try:
-            parts, sets = _gradients(run, stage, objective, batch_of)
+            for number in range(step * stage.accumulate, (step + 1) * stage.accumulate):
+                batch = mixture.batch(number)
+                with run.accelerator.accumulate(run.engine.model):
+                    parts.append(objective.backward(batch, StepContext(step, stage.steps, _stage_seed(run), number)))
+                sets[batch.set.name] = None
             break
         except (RuntimeError, MemoryError) as error:
             if stage.chunk_tokens is not None or not out_of_memory(error) or not run.engine.halve():
@@ -122,8 +123,7 @@ def _step(
             optimizer.zero_grad()
     logged = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
     logged["tokens"] *= len(parts)
-    clipped = run.accelerator.clip_grad_norm_(run.adapter.trained().values(), stage.clip)
-    norm = float(clipped.full_tensor() if isinstance(clipped, DTensor) else clipped)
+    norm = float(run.accelerator.clip_grad_norm_(run.adapter.trained().values(), stage.clip))
     if not np.isfinite([*logged.values(), norm]).all():
         raise ModelError(
             f"{stage.kind}, step {step}: the loss or its gradient is not finite ({logged}, gradient {norm}).",
@@ -132,45 +132,27 @@ def _step(
     optimizer.step()
     optimizer.zero_grad()
     seconds = round(time.monotonic() - started, 3)
-    of_sets = {"set": ", ".join(dict.fromkeys(sets))} if sets else {}
-    run.log({"step": step, **of_sets, **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
-
-
-def _gradients(
-    run: Run, stage: Stage, objective: Objective, batch_of: Callable[[int], Any]
-) -> tuple[list[dict[str, float]], list[str]]:
-    """Add the gradients of a step's batches; returns what each of them logs, and their sets."""
-    step, run.accelerator.step = run.progress.step, 0
-    parts, sets = [], []
-    for number in range(step * stage.accumulate, (step + 1) * stage.accumulate):
-        context = StepContext(step, stage.steps, _stage_seed(run), number)
-        batch = batch_of(number)
-        with run.accelerator.accumulate(run.engine.model):
-            parts.append(objective.backward(batch, context))
-        sets += [batch.set.name] if isinstance(batch, Batch) else []
-    return parts, sets
+    run.log({"step": step, "set": ", ".join(sets), **logged, "gradient_norm": norm, "lr": rate, "seconds": seconds})
 
 
 def _stage_seed(run: Run) -> int:
     return run.recipe.seed + _STAGE_SEED * run.progress.stage
 
 
-def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tuple[Objective, Callable[[int], Any]]:
-    """The objective that the stage minimises, and its batches by step."""
+def _objective(run: Run, stage: Stage, open_searcher: OpenSearcher | None) -> tuple[Contrastive | Likelihood, Mixture]:
+    """The objective that the stage minimises, and its batches."""
     recipe, backbone, engine = run.recipe, run.adapter.backbone, run.engine
-    mixture = partial(
-        Mixture, batch_size=stage.batch_size, batches=stage.steps * stage.accumulate, seed=_stage_seed(run)
-    )
+    batches, seed = stage.steps * stage.accumulate, _stage_seed(run)
     if isinstance(stage, LikelihoodStage):
-        return Likelihood(engine, backbone, stage, recipe.data), mixture(run.sets, negatives=0).batch
-    sets = sets_of_stage(run)
-    teachers = None
+        objective = Likelihood(engine, backbone, stage, recipe.data)
+        return objective, Mixture(run.sets, stage.batch_size, negatives=0, batches=batches, seed=seed)
+    sets, teachers = run.sets_of_stage(), None
     if stage.distillation is not None:
         folder = recipe.work / "teachers" / str(run.progress.stage)
         with run.accelerator.main_process_first():
             teachers = Teachers(stage.distillation, sets, folder, open_searcher, str(engine.device))
-    objective = Contrastive(engine, backbone, stage, recipe.data, run.query_side(stage), teachers)
-    return objective, mixture(sets, negatives=stage.negatives).batch
+    mixture = Mixture(sets, stage.batch_size, negatives=stage.negatives, batches=batches, seed=seed)
+    return Contrastive(engine, backbone, stage, recipe.data, run.query_side(stage), teachers), mixture
 
 
 def schedule(step: int, stage: Stage) -> float:

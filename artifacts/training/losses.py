@@ -10,16 +10,6 @@ from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsReci
 from lightretriever.artifacts.training.types import Batch, StepContext, Tensors, same_text
 
 
-def query_means(states: torch.Tensor, queries: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Query vectors mean_i e(t_i), (B, H) float32, not normalised.
-
-    `states` (U, H): e(t) of the batch's distinct tokens; `queries[b]` (n_b,) int64: places of the query's tokens in it.
-    """
-    places = torch.cat(list(queries)).to(states.device)
-    starts = torch.tensor([0, *(len(query) for query in queries[:-1])], device=states.device).cumsum(0)
-    return functional.embedding_bag(places, states.float(), starts, mode="mean")
-
-
 def cosine_scores(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
     """Cosine of every query with every document, (B, H), (M, H) → (B, M)."""
     return functional.normalize(queries.float(), dim=1) @ functional.normalize(documents.float(), dim=1).T
@@ -49,35 +39,25 @@ def sparse_scores(queries: Sequence[torch.Tensor], documents: torch.Tensor, idf:
 def contrastive_loss(
     scores: torch.Tensor, positives: torch.Tensor, hidden: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    """-ln( e^{s(q,d+)/τ} / Σ_d e^{s(q,d)/τ} ), mean over the queries.
-
-    `scores` (B, M); `positives` (B,) int64, the column of each query's positive; `hidden` (B, M) bool, columns that are
-    left out because they hold the text of the query's positive.
-    """
+    """-ln( e^{s(q,d+)/τ} / Σ_d e^{s(q,d)/τ} ), mean over the queries. `scores` (B, M); `positives` (B,) int64, the
+    column of each query's positive; `hidden` (B, M) bool, columns that are no negatives."""
     return functional.cross_entropy(scores.masked_fill(hidden, -torch.inf) / temperature, positives)
 
 
 def flops(weights: torch.Tensor) -> torch.Tensor:
-    """FLOPS = Σ_t (mean_i w_i(t))² of sparse vectors (M, V).
-
-    For IDF-aware training these are the weights without their IDF factor, which is what the index stores.
-    """
+    """FLOPS = Σ_t (mean_i w_i(t))² of sparse vectors (M, V), without their IDF factor."""
     return weights.float().mean(dim=0).square().sum()
 
 
 def flops_weight(settings: FlopsRecipe, context: StepContext) -> float:
-    """The regulariser's weight at a step: `weight` times ((step + 1) / warmup)², from the end of the warm-up on all of
-    it."""
+    """λ at a step: `weight` times ((step + 1) / warmup)², from the end of the warm-up on all of it."""
     warmup = settings.warmup or max(1, context.steps // 3)
     return settings.weight * min(1.0, (context.step + 1) / warmup) ** 2
 
 
 def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """KL(softmax(target) ‖ softmax(student)) over each query's candidates, mean over the queries, in float32.
-
-    `student` (B, C) logits; `target` (B, C) logits, of which those candidates that are NaN are left out of
-    both distributions. The gradient reaches the student alone.
-    """
+    """KL(softmax(target) ‖ softmax(student)) over each query's candidates, mean over the queries, in float32. Both are
+    logits (B, C); candidates whose target is NaN are left out. The gradient reaches the student alone."""
     unknown = target.isnan()
     lowest = torch.finfo(torch.float32).min  # not -inf, of which the KL would make NaN
     wanted = functional.log_softmax(target.detach().float().masked_fill(unknown, lowest), dim=1)
@@ -87,12 +67,9 @@ def distillation_loss(student: torch.Tensor, target: torch.Tensor) -> torch.Tens
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Where things are in a batch of B queries and M distinct documents.
-
-    `queries[b]` (n_b,) int64 token ids; `positives` (B,) int64 the column of each query's positive; `hidden` (B, M)
-    bool: documents that are no negatives, with the text of the query's positive or of that of the same query elsewhere
-    in the batch.
-    """
+    """Where things are in a batch of B queries and M distinct documents: `queries[b]` (n_b,) int64 token ids;
+    `positives` (B,) int64, the column of each query's positive; `hidden` (B, M) bool, documents that are no negatives:
+    they have the text of a positive of the same query text in the batch."""
 
     queries: list[torch.Tensor]
     positives: torch.Tensor
@@ -127,10 +104,9 @@ def contrastive_objective(
 ) -> tuple[Tensors, dict[str, float]]:
     """The losses of a step, which are to be added, and what else is logged.
 
-    `outputs`: `light` (B, H), the queries' mean_i e(t_i), `dense` (M, H) and `sparse` (M, V) of the documents and, when
-    the full model is trained along, `full_dense` (B, H) of the whole queries. Each prefix of the dense leg follows its
-    scores of the same prefix, the sparse leg those of whole vectors. `teachers` (B, M) are an ensemble's logits, NaN
-    where there are none.
+    `outputs`: `light` (B, H), the queries' mean_i e(t_i), `dense` (M, H) and `sparse` (M, V) of the documents and, with
+    `full_kl`, `full_dense` (B, H) of whole queries, which each prefix of the dense leg follows by the same prefix, and
+    the sparse leg by whole vectors. `teachers` (B, M) are an ensemble's logits, NaN where there are none.
     """
     device = outputs["dense"].device
     positives, hidden = layout.positives.to(device), layout.hidden.to(device)

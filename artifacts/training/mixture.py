@@ -18,13 +18,12 @@ _SETS, _ORDER, _NEGATIVES, _INSTRUCTIONS = range(4)
 class Mixture:
     """Draws each of so many `batches` from `sets`, each as often as its weight says.
 
-    Within an epoch of a set each example comes at most once: a seeded permutation is cut into batches of `batch_size`,
-    and what is left at the end fills no batch. Every example has at most `negatives` hard negatives in each batch,
-    drawn from its own.
+    An epoch of a set is a seeded permutation, cut into batches of `batch_size`; what is left at its end fills none. An
+    example has at most `negatives` hard negatives in each batch, drawn from its own.
     """
 
     def __init__(
-        self, sets: Sequence[TrainingSet], *, batch_size: int, negatives: int, batches: int, seed: int
+        self, sets: Sequence[TrainingSet], batch_size: int, *, negatives: int, batches: int, seed: int
     ) -> None:
         """Raise RecipeError where a set can't fill one batch."""
         for dataset in sets:
@@ -47,10 +46,9 @@ class Mixture:
         rows = order[part * self._size : (part + 1) * self._size].tolist()
         examples = [dataset.examples[row] for row in rows]
         random = np.random.default_rng((self._seed, number, _NEGATIVES, turn))
-        candidates = [[example.positive, *self._drawn_from(example.negatives, random)] for example in examples]
+        candidates = []
+        for example in examples:  # best first
+            chosen = sorted(random.permutation(len(example.negatives))[: self._negatives].tolist())
+            candidates.append([example.positive, *(example.negatives[place] for place in chosen)])
         random = np.random.default_rng((self._seed, number, _INSTRUCTIONS, turn))
         return Batch(dataset, examples, candidates, random.integers(len(dataset.instructions), size=len(rows)).tolist())
-
-    def _drawn_from(self, own: tuple[str, ...], random: np.random.Generator) -> list[str]:
-        """So many of an example's own negatives as a step has, best first."""
-        return [own[index] for index in sorted(random.permutation(len(own))[: self._negatives].tolist())]

@@ -24,11 +24,8 @@ def mine(
     settings: NegativesRecipe,
     work: Path,
 ) -> list[Example]:
-    """The examples with their hard negatives by BM25; `relevant` has all relevant documents of a query (as `same_text`
-    spells it).
-
-    BM25 is asked once per query. It indexes the documents in a folder below `work` that is removed again.
-    """
+    """The examples with their hard negatives by BM25, which indexes the documents in a folder below `work` that is
+    removed again. `relevant` has all relevant documents of a query (as `same_text` spells it)."""
     title, queries = f"{work.name}: BM25", list(dict.fromkeys(example.query for example in examples))
     with (
         word_index(work, documents, documents.values(), title) as words,
@@ -61,9 +58,8 @@ def chosen(
 def pick_negatives(
     hits: Hits, example: Example, documents: Mapping[str, str], relevant: set[str], settings: NegativesRecipe
 ) -> tuple[str, ...]:
-    """Ids of usable hard negatives among `hits`, which are ids and scores, best first: none that scores above `margin`
-    times the positive's score, and none at all where the positive is not among the hits: then the ranking can't say how
-    much is too much."""
+    """Ids of usable hard negatives among `hits`, best first: none that scores above `margin` times the positive's
+    score, and none at all where the positive, and so its score, is not among the hits."""
     score = dict(hits).get(example.positive)
     names = [] if score is None else [name for name, other in hits if other <= settings.margin * score]
     return usable_negatives(names, documents, relevant)[: settings.count]

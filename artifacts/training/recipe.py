@@ -28,23 +28,14 @@ class LoraRecipe(Section):
     targets: str | list[str] = "all-linear"
     layers: int | None = Field(default=None, ge=1)
 
-    @model_validator(mode="after")
-    def _targets_by_name(self) -> Self:
-        if self.layers is not None and isinstance(self.targets, str):
-            raise ValueError(f"layers is {self.layers}, so targets has to be a list of names, found {self.targets!r}")
-        return self
-
 
 class SetRecipe(Section):
-    """One training set: a folder in BEIR layout, or a file of JSON lines as the papers' authors publish them, each of a
-    query with its `positive_passages` and `negative_passages`.
-
-    `weight` is its share of the batches (None: its number of pairs). Of several instructions, one is drawn for each
-    query of each batch. `negatives` is a file of hard negatives: lines of a query's and a document's id, or JSON lines.
-    """
+    """One training set: a folder in BEIR layout, or a file of JSON lines as the papers' authors publish them. `weight`
+    is its share of the batches (None: its number of pairs). Of several instructions, one is drawn for each query of
+    each batch. `negatives` is a file of hard negatives."""
 
     path: DataPlace
-    name: str = Field(default="", description="the folder's or file's name where empty")
+    name: str = Field(default="", pattern=r"^[^/]*$", description="the folder's or file's name where empty")
     split: str = "train"
     instruction: str | Annotated[list[str], Field(min_length=1)]
     negatives: DataPlace | None = None
@@ -111,10 +102,8 @@ class DataRecipe(Section):
 
 
 class FlopsRecipe(Section):
-    """FLOPS regulariser of the sparse vectors. `warmup` steps of quadratic growth (None: a third of the stage).
-
-    With `idf`, scores use IDF_t · w_t and the regulariser w_t alone, so that rare terms are not punished.
-    """
+    """FLOPS regulariser of the sparse vectors. `warmup` steps of quadratic growth (None: a third of the stage). With
+    `idf`, scores use IDF_t · w_t and the regulariser w_t alone, so that rare terms are not punished."""
 
     weight: float = Field(default=1e-3, ge=0)
     warmup: int | None = Field(default=None, ge=1)
@@ -154,11 +143,8 @@ class TeacherRecipe(Section):
 
 
 class DistillationRecipe(Section):
-    """The `legs` follow an ensemble of teachers over each query's own candidates, by KL times `weight`.
-
-    The ensemble's logits are `scale` times the weighted mean of the teachers' scores, each scaled to its range per
-    query (inference-free paper, equations 7 and 8; S is 10 in pre-training, 30 in fine-tuning).
-    """
+    """The `legs` follow an ensemble of teachers over each query's own candidates, by KL times `weight`. `scale` is S of
+    the inference-free paper's equation 8: 10 in pre-training, 30 in fine-tuning."""
 
     teachers: list[TeacherRecipe] = Field(min_length=1)
     scale: float = Field(default=30.0, gt=0)
@@ -228,7 +214,6 @@ class TrainRecipe(Places):
     data: DataRecipe
     stages: list[Stage] = Field(min_length=1)
     dev: DevRecipe | None = None
-    shard: bool = False
     gradient_checkpointing: bool = False
     checkpoint_every: int = Field(default=50, ge=1)
 
@@ -242,9 +227,8 @@ class TrainRecipe(Places):
             raise ValueError(f"a stage wants {wanted} negatives per query, data.negatives gives {mined}")
         if self.data.negatives is None and any(stage.mine for stage in sparse):
             raise ValueError("a stage mines negatives, but data.negatives is not set")
-        of_lora = {"shard": self.shard, "model.centre_head": self.model.centre_head}
-        if not self.lora and (found := [name for name, value in of_lora.items() if value]):
-            raise ValueError(f"lora is false, so {' and '.join(found)} can't be")
+        if self.model.centre_head and not self.lora:
+            raise ValueError("lora is false, so model.centre_head can't be true")
         return self
 
     @property

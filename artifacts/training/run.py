@@ -1,8 +1,8 @@
 """The state of a training run and its files.
 
 WORK/plan.json               what the run was begun with
-WORK/data/                   prepared examples
-WORK/tokens.json             counts of the training documents' tokens
+WORK/data/                   prepared examples; SET/mined-STAGE.json: with the negatives that a stage mined
+WORK/idf.npy                 IDF of the training documents' tokens
 WORK/checkpoint.pt           where the run stands
 WORK/log.jsonl               one line per step, one per development score
 WORK/best.safetensors        weights of the best development score
@@ -12,27 +12,38 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save
 
+from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic import check_target, writing
-from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
+from lightretriever.artifacts.files.workdir import check_plan, write_atomically
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, software
-from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
+from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_weights, load_idf, save_idf
 from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
 from lightretriever.artifacts.training.contrastive import QuerySide
-from lightretriever.artifacts.training.data import data_lines, data_report, prepare
-from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
+from lightretriever.artifacts.training.data import (
+    data_lines,
+    data_report,
+    prepare,
+    read_examples,
+    relevant_of,
+    write_examples,
+)
+from lightretriever.artifacts.training.dev import DevSet, evaluate_dev, ranked
 from lightretriever.artifacts.training.engine import Engine
+from lightretriever.artifacts.training.negatives import chosen
 from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
-from lightretriever.artifacts.training.types import Progress
+from lightretriever.artifacts.training.types import Progress, TrainingSet
 
 CHECKPOINT = "checkpoint.pt"
 
@@ -42,7 +53,6 @@ _NOT_IN_PLAN: Any = {
     "work": True,
     "model": True,
     "checkpoint_every": True,
-    "shard": True,
     "gradient_checkpointing": True,
     "stages": {"__all__": {"chunk_tokens", "steps"}},
     "data": {"sets": {"__all__": {"path", "negatives"}}, "decontaminate": {"against"}},
@@ -54,11 +64,9 @@ class Run:
     """A training run: its model, its data, and where it stands. `progress` is changed by the loop."""
 
     def __init__(self, recipe: TrainRecipe, engine: Engine) -> None:
-        """Begin the run or go on with it: check the plan, prepare the data on the first process, load the model.
-
-        Raises ResumeError when the work directory was begun with another recipe or other files, BundleError when
-        something else than an adapter is where it is to appear, and what loading and preparing raise.
-        """
+        """Begin the run or go on with it. Raises ResumeError when the work directory was begun with another recipe or
+        other files, BundleError when something else than an adapter is at `output`, and what loading and preparing
+        raise."""
         self.recipe, self.engine, self.accelerator = recipe, engine, engine.accelerator
         accelerator = engine.accelerator
         self._began = time.monotonic()
@@ -66,10 +74,9 @@ class Run:
         self._log_file = recipe.work / "log.jsonl"
         if accelerator.is_main_process:
             check_target(recipe.output, overwrite=True, marker=marker(recipe))
-        shard = recipe.shard and accelerator.num_processes > 1
         with accelerator.main_process_first():
-            self.adapter = load_for_training(recipe, engine.device, shard=shard)
-        engine.prepare(self.adapter, shard=shard)
+            self.adapter = load_for_training(recipe, engine.device)
+        engine.model = accelerator.prepare_model(self.adapter)
         self._check_stages()
         if accelerator.is_main_process:
             plan = recipe.model_dump(mode="json", exclude=_NOT_IN_PLAN)
@@ -81,7 +88,7 @@ class Run:
         if accelerator.is_main_process:
             print("\n".join(data_lines(data_report(recipe))), file=sys.stderr)
         with accelerator.main_process_first():
-            self.idf = self._statistics().idf()
+            self.idf = self._idf()
         self.progress = Progress()
         self.resume(None)
         self._earlier_s = self.progress.elapsed_s
@@ -92,35 +99,55 @@ class Run:
 
     def query_side(self, stage: ContrastiveStage) -> QuerySide:
         """How a stage scores queries, on the model's device."""
-        idf = torch.from_numpy(self.idf).to(self.adapter.backbone.device)
+        idf = torch.tensor(self.idf, device=self.adapter.backbone.device)
         return QuerySide(idf if stage.flops.idf else None, idf if self.recipe.idf_rows else None)
 
     def resume(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Go on from the checkpoint, where there is one, and forget what was logged after it. Raises ResumeError."""
         if self._checkpoint_file.is_file():
-            content = _read_checkpoint(self._checkpoint_file)
-            try:
+            with _reading(self._checkpoint_file):
+                content = torch.load(self._checkpoint_file, map_location="cpu", weights_only=True)
                 self.adapter.load(content["weights"])
-                if optimizer is not None and content["optimizer"]:
-                    self.adapter.load_optimizer(optimizer, content["optimizer"])
-            except (KeyError, TypeError, ValueError, RuntimeError) as error:
-                raise _unusable(self._checkpoint_file, error) from error
-            self.progress = Progress(**content["progress"])
-            self._forget_other_scores()
+                if optimizer is not None and content["moments"]:  # its rates stay
+                    optimizer.load_state_dict({**optimizer.state_dict(), "state": content["moments"]})
+                self.progress = Progress(**content["progress"])
         if self.accelerator.is_main_process and self._log_file.is_file():
             os.truncate(self._log_file, self.progress.log_bytes)
 
+    def sets_of_stage(self) -> list[TrainingSet]:
+        """The sets as the current stage trains on them: with the negatives of the last stage that mined, if any did.
+
+        They are mined with the weights that the stage begins with, and kept, so that a run that goes on finds them.
+        """
+        stages = list(enumerate(self.recipe.stages[: self.progress.stage + 1]))
+        mining = [(number, stage) for number, stage in stages if isinstance(stage, ContrastiveStage) and stage.mine]
+        settings = self.recipe.data.negatives
+        if not mining or settings is None:
+            return self.sets
+        number, stage = mining[-1]
+        side, made = self.query_side(stage), []
+        for recipe, dataset in zip(self.recipe.data.sets, self.sets, strict=True):
+            file = self.recipe.work / "data" / dataset.name / f"mined-{number}.json"
+            there = file.is_file()
+            self.accelerator.wait_for_everyone()  # before the first process writes it
+            if not there:
+                rank = partial(ranked, self.adapter.backbone, dataset, stage, self.recipe.data, side)
+                hits, relevant = self.engine.evaluate(rank), relevant_of(recipe, dataset.documents)
+                if self.accelerator.is_main_process:
+                    write_examples(file, chosen(dataset.examples, hits, dataset.documents, relevant, settings))
+                self.accelerator.wait_for_everyone()
+            made.append(replace(dataset, examples=read_examples(file)))
+        return made
+
     def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Write the checkpoint on the first process; the others wait for it. None: the next step has a fresh one."""
-        content = {
-            "weights": self.adapter.state(),
-            "optimizer": {} if optimizer is None else self.adapter.optimizer_state(optimizer),
-        }
         if self.accelerator.is_main_process:
+            moments = {} if optimizer is None else optimizer.state_dict()["state"]
             logged = self._log_file.stat().st_size if self._log_file.is_file() else 0
             self.progress = replace(self.progress, elapsed_s=self._elapsed_s(), log_bytes=logged)
             buffer = BytesIO()
-            torch.save(content | {"progress": asdict(self.progress)}, buffer)
+            content = {"weights": self.adapter.state(), "moments": moments, "progress": asdict(self.progress)}
+            torch.save(content, buffer)
             write_atomically(self._checkpoint_file, buffer.getvalue())
         self.accelerator.wait_for_everyone()
 
@@ -148,39 +175,25 @@ class Run:
         if self.progress.best is None or scores["hybrid"] > self.progress.best:
             before = sum(stage.steps for stage in self.recipe.stages[: self.progress.stage])
             self.progress.best, self.progress.best_step = scores["hybrid"], before + step
-            state = self.adapter.state()
             if self.accelerator.is_main_process:
-                write_atomically(self.recipe.work / "best.safetensors", save(state))
+                write_atomically(self.recipe.work / "best.safetensors", save(self.adapter.state()))
 
     def export(self) -> None:
         """Write the best adapter, or the last one of a run without a development set."""
-        state = self.adapter.state()
         if self.accelerator.is_main_process:
-            best = self.recipe.work / "best.safetensors"
-            if self.progress.best is not None and best.is_file():
-                state = load_file(best)
-            done = replace(self.progress, elapsed_s=self._elapsed_s())
-            card = model_card(self.recipe, self.sets, done)
+            best, scored = self.recipe.work / "best.safetensors", self.progress.best is not None
+            state = load_file(best) if scored and best.is_file() else self.adapter.state()
+            card = model_card(self.recipe, self.sets, replace(self.progress, elapsed_s=self._elapsed_s()))
             self.adapter.save(self.recipe.output, self.recipe, state, self.idf, card)
         self.accelerator.wait_for_everyone()
-
-    def _forget_other_scores(self) -> None:
-        """Forget the best score where a stage begins whose kind is not that of the stage before: one of the two has no
-        score, and the earlier weights are not to be taken for the later stage's."""
-        number, stages = self.progress.stage, self.recipe.stages
-        begins = self.progress.step == 0 and 0 < number < len(stages)
-        if begins and stages[number].kind != stages[number - 1].kind:
-            self.progress.best = self.progress.best_step = None
 
     def _check_stages(self) -> None:
         """Raise ResumeError if the recipe lacks a stage that has begun, or gives a finished one another number of steps
         than it took."""
-        stages = self.recipe.stages
-        progress = read_progress(self.recipe.work) if self._checkpoint_file.is_file() else Progress()
-        there = len(stages)
-        if there < (begun := progress.stage + (progress.step > 0)):
+        stages, progress = self.recipe.stages, read_progress(self.recipe.work)
+        if len(stages) < (begun := progress.stage + (progress.step > 0)):
             raise ResumeError(
-                f"stages: {there} now, but {begun} have begun.",
+                f"stages: {len(stages)} now, but {begun} have begun.",
                 remedy="Name them all; only a stage that has not begun can be taken back.",
             )
         for number, (stage, steps) in enumerate(zip(stages, progress.finished, strict=False)):
@@ -193,36 +206,30 @@ class Run:
     def _elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._began
 
-    def _statistics(self) -> TokenStatistics:
-        """Counts of the tokens in the documents of all sets, made once."""
-        file, tokenizer = self.recipe.work / "tokens.json", self.adapter.backbone.tokenizer
+    def _idf(self) -> Float32Array:
+        """IDF of the tokens (V,) in the documents of all sets, made once."""
+        file, tokenizer = self.recipe.work / IDF_FILE, self.adapter.backbone.tokenizer
         if not file.is_file():
             length = self.recipe.data.max_document_length
             texts = (text[: CHARS_PER_TOKEN * length] for dataset in self.sets for text in dataset.documents.values())
-            cut = (ids[:length] for ids in tokenizer.encode_all(texts))
-            made = count_tokens(cut, tokenizer.vocab_size)
-            content = {"documents": made.documents, "frequencies": made.frequencies.tolist()}
-            write_atomically(file, json.dumps(content).encode())
-        kept = read_json(file)
-        return TokenStatistics(kept["documents"], np.array(kept["frequencies"]))
+            save_idf(file, idf_weights((ids[:length] for ids in tokenizer.encode_all(texts)), tokenizer.vocab_size))
+        return load_idf(file, tokenizer.vocab_size)
 
 
 def read_progress(work: Path) -> Progress:
-    """Where the run of a work directory stands. Raises ResumeError where it has no usable checkpoint."""
+    """Where the run of a work directory stands. Raises ResumeError for a checkpoint that can't be used."""
     file = work / CHECKPOINT
-    try:
-        return Progress(**_read_checkpoint(file)["progress"])
-    except (KeyError, TypeError) as error:
-        raise _unusable(file, error) from error
+    if not file.is_file():
+        return Progress()
+    with _reading(file):
+        return Progress(**torch.load(file, map_location="cpu", weights_only=True)["progress"])
 
 
-def _read_checkpoint(file: Path) -> dict[str, Any]:
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
     try:
-        content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        yield
     except Exception as error:  # torch documents no list of those that damage ends in
-        raise _unusable(file, error) from error
-    return content
-
-
-def _unusable(file: Path, error: Exception) -> ResumeError:
-    return ResumeError(f"{file}: the checkpoint can't be used: {error}.", remedy="Delete it to begin again.")
+        raise ResumeError(
+            f"{file}: the checkpoint can't be used: {error}.", remedy="Delete it to begin again."
+        ) from error

@@ -55,11 +55,10 @@ class Teachers:
         open_searcher: OpenSearcher | None,
         device: str,
     ) -> None:
-        """Score what isn't scored yet; the caller lets one process go first. Bundles need `open_searcher`.
-
-        Raises ResumeError where `folder` has the scores of other teachers or examples, and what the teachers raise.
-        """
+        """Score what isn't scored yet; the caller lets one process go first. Bundles need `open_searcher`. Raises
+        ResumeError where `folder` has the scores of other teachers or examples, and what the teachers raise."""
         self._recipe, self._scores = recipe, dict[str, list[Float32Array]]()
+        self._rows = {one.name: {example: row for row, example in enumerate(one.examples)} for one in sets}
         for dataset in sets:
             plan = {"teachers": [teacher.model_dump(mode="json", exclude={"weight"}) for teacher in recipe.teachers]}
             content = repr([(example.query_id, example.positive, example.negatives) for example in dataset.examples])
@@ -77,9 +76,9 @@ class Teachers:
         scores = np.full((len(self._recipe.teachers), len(batch.examples), len(names)), np.nan, dtype=np.float32)
         for row, (example, candidates) in enumerate(zip(batch.examples, batch.candidates, strict=True)):
             own = {name: place for place, name in enumerate(_candidates(example))}
+            wanted, place = [own[name] for name in candidates], self._rows[batch.set.name][example]
             for number, known in enumerate(self._scores[batch.set.name]):
-                wanted = [own[name] for name in candidates]
-                scores[number, row, [columns[name] for name in candidates]] = known[example.row][wanted]
+                scores[number, row, [columns[name] for name in candidates]] = known[place, wanted]
         return ensemble(scores, [teacher.weight for teacher in self._recipe.teachers], self._recipe.scale)
 
 
@@ -95,11 +94,9 @@ def _scored(
         rows = _by_cross_encoder(path, dataset, device)
     else:
         rows = _by_file(path, dataset)
-    scores = np.full(
-        (len(dataset.examples), max(len(_candidates(example)) for example in dataset.examples)), np.nan, np.float32
-    )
-    tracked_rows = tracked(rows, f"{dataset.name}: teacher", total=len(dataset.examples), unit="queries")
-    for number, row in enumerate(tracked_rows):
+    count, most = len(dataset.examples), max(len(_candidates(example)) for example in dataset.examples)
+    scores = np.full((count, most), np.nan, np.float32)
+    for number, row in enumerate(tracked(rows, f"{dataset.name}: teacher", total=count, unit="queries")):
         scores[number, : len(row)] = row
     if np.isnan(scores).all():
         raise CorpusError(

@@ -10,12 +10,8 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Example:
-    """A query with its relevant document and its hard negatives, best first. Documents by id.
+    """A query with its relevant document and its hard negatives, best first. Documents by id."""
 
-    `row` is its place in its set's list.
-    """
-
-    row: int
     query_id: str
     query: str
     positive: str
@@ -35,11 +31,8 @@ class TrainingSet:
 
 @dataclass(frozen=True)
 class Batch:
-    """One homogeneous batch of B examples of one set.
-
-    `candidates[i]` are the ids of an example's documents in this step, the positive first, then negatives, and
-    `instructions[i]` is the number of its instruction in the set's.
-    """
+    """B examples of one set. `candidates[i]` are the ids of an example's documents in this step, the positive first,
+    then negatives, and `instructions[i]` is the number of its instruction in the set's."""
 
     set: TrainingSet
     examples: list[Example]
@@ -64,12 +57,9 @@ def same_text(text: str) -> str:
 
 @dataclass
 class Progress:
-    """Where a run stands: `step` steps of stage number `stage` are done. `best` is the best development score so far,
-    after `best_step` steps, counted over all stages.
-
-    `elapsed_s` is the time spent in all slices, in seconds, `log_bytes` how long the log is, `finished` how many steps
-    each finished stage took. `chunk_tokens` is what was found to fit into the memory, None before anything didn't.
-    """
+    """Where a run stands: `step` steps of stage number `stage` are done, and `finished` has the steps of those before.
+    The `best` development score came after `best_step` steps of all stages. `elapsed_s` is of all slices, `log_bytes`
+    the size of the log, `chunk_tokens` what was found to fit into the memory, None before anything didn't."""
 
     stage: int = 0
     step: int = 0

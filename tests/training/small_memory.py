@@ -17,13 +17,13 @@ number, error, *arguments = sys.argv[1:]
 plain, passes = contrastive.document_outputs, 0
 
 
-def outputs(backbone: Backbone, sequences: list[list[int]], row_tokens: int) -> Tensors:
+def outputs(backbone: Backbone, sequences: list[list[int]]) -> Tensors:
     """The documents' representations, as long as there is memory."""
     global passes
     passes += 1
     if os.environ["RANK"] == number and passes > 1:
         raise {"OutOfMemoryError": torch.OutOfMemoryError, "MemoryError": MemoryError}[error]("Tried to allocate 2 GiB")
-    return plain(backbone, sequences, row_tokens)
+    return plain(backbone, sequences)
 
 
 contrastive.document_outputs = outputs

@@ -53,7 +53,7 @@ def test_tokens_are_masked_with_their_probability() -> None:
 
 def test_a_step_s_loss_is_the_mean_over_queries_that_follow_masked_documents(backbone: Backbone) -> None:
     documents = {name: f"terminal {name} player with many words" for name in ("music", "video", "image")}
-    examples = [Example(row, f"q{row}", f"play {name}", name) for row, name in enumerate(documents)]
+    examples = [Example(f"q{row}", f"play {name}", name) for row, name in enumerate(documents)]
     batch = Batch(
         TrainingSet("set", ("",), 1.0, examples, documents), examples, [[name] for name in documents], [0] * 3
     )
@@ -77,11 +77,8 @@ def test_a_step_s_loss_is_the_mean_over_queries_that_follow_masked_documents(bac
 
 
 def test_documents_leave_room_for_the_prompts(backbone: Backbone) -> None:
-    reading = Reading("Passage: ", " Summary: ")
-    text = "terminal music player with many words of a long text " * 5
-    (ids,) = reading.document_ids(backbone, [text], 20)
-    assert len(reading.frame(backbone, ids)) == 20
-    whole = backbone.tokenizer.encode(text).tolist()
-    assert ids == whole[: len(ids)]
-    (short,) = reading.document_ids(backbone, ["music"], 40)
+    reading, text = Reading("Passage: ", " Summary: "), "terminal music player with many words of a long text " * 5
+    cut, short = reading.document_ids(backbone, [text, "music"], 20)
+    assert len(reading.frame(backbone, cut)) == 20
+    assert cut == backbone.tokenizer.encode(text).tolist()[: len(cut)]
     assert short == backbone.tokenizer.encode("music").tolist()

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from lightretriever.artifacts.training import contrastive, loop
 from lightretriever.artifacts.training.adapter import load_for_training
 from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
 from lightretriever.artifacts.training.data import read_examples
+from lightretriever.artifacts.training.dev import ranked
 from lightretriever.artifacts.training.engine import Engine
-from lightretriever.artifacts.training.mining import ranked, sets_of_stage
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, DistillationRecipe, TrainRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
@@ -97,7 +98,7 @@ def test_a_stage_has_the_negatives_that_were_mined_last(toy: Path, tmp_path: Pat
         recipe_of(toy, tmp_path, data=data(toy), stages=[{**mine, "learning_rate": 0.05}, mine, last])
     )
     assert train(recipe)
-    (one,) = sets_of_stage(Run(recipe, Engine.of(recipe)))
+    (one,) = Run(recipe, Engine.of(recipe)).sets_of_stage()
     first, second = (read_examples(tmp_path / "work" / "data" / "pairs" / f"mined-{number}.json") for number in (0, 1))
     assert first != second
     assert one.examples == second
@@ -106,7 +107,7 @@ def test_a_stage_has_the_negatives_that_were_mined_last(toy: Path, tmp_path: Pat
 def one_set(toy: Path, negatives: tuple[str, ...] = ("d3", "d4")) -> TrainingSet:
     lines = (json.loads(line) for line in (toy / "pairs" / "corpus.jsonl").read_text().splitlines())
     documents = {line["_id"]: line["text"] for line in lines}
-    examples = [Example(0, "q0", "ask1 ask2", "d0", negatives), Example(1, "q1", "ask3 ask4", "d1")]
+    examples = [Example("q0", "ask1 ask2", "d0", negatives), Example("q1", "ask3 ask4", "d1")]
     return TrainingSet("pairs", ("find",), 1.0, examples, documents)
 
 
@@ -131,14 +132,12 @@ def test_scores_of_a_file(toy: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.logits(batch, names), made.logits(batch, names))
     with raises(ResumeError, naming="examples"):
         teachers_of(one_set(toy, ("d3",)), tmp_path / "teachers", {"scores": str(tmp_path / "{set}.tsv")})
-    for number, line in enumerate(["q0\td4\tmuch", "q0\td4\tnan", "q0 d4 1.0"]):
-        file.write_text(f"{line}\n")
-        with raises(CorpusError, naming=f"line 1: {line!r}"):
+    bad = [(line, f"line 1: {line!r}") for line in ("q0\td4\tmuch", "q0\td4\tnan", "q0 d4 1.0")]
+    none = [(line, f"{file}: this teacher scores no") for line in ("", "q7\td4\t1.0", "q0\td9\t1.0")]
+    for number, (line, naming) in enumerate([*bad, *none]):
+        file.write_text(f"{line}\n" if line else "")
+        with raises(CorpusError, naming=naming):
             teachers_of(one, tmp_path / f"bad-{number}", {"scores": str(file)})
-    for number, line in enumerate(["", "q7\td4\t1.0\n", "q0\td9\t1.0\n"]):
-        file.write_text(line)
-        with raises(CorpusError, naming=f"{file}: this teacher scores no candidate of the set pairs"):
-            teachers_of(one, tmp_path / f"none-{number}", {"scores": str(file)})
 
 
 def test_a_cross_encoder_reads_every_candidate_with_its_query(toy: Path, tmp_path: Path) -> None:
@@ -207,76 +206,47 @@ def test_a_leg_of_a_bundle_teaches_with_the_scores_that_the_service_gives(
 
 
 @pytest.fixture
-def small_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A memory that holds so many positions of documents in one pass, as a GPU's would; and how often it ran out."""
-    limit, plain = [10**9, 0], contrastive.document_outputs
+def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A memory that holds `limit` positions of documents in one pass, as a GPU's would, and nothing at pass number
+    `fails_at`; and how often it `failed`."""
+    now, plain = SimpleNamespace(limit=10**9, fails_at=0, passes=0, failed=0), contrastive.document_outputs
 
-    def outputs(backbone: Any, sequences: list[list[int]], row_tokens: int) -> Any:
-        if sum(map(len, sequences)) > limit[0]:
-            limit[1] += 1
-            raise torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a capacity of 1 GiB"
-            )
-        return plain(backbone, sequences, row_tokens)
+    def outputs(backbone: Any, sequences: list[list[int]]) -> Any:
+        now.passes += 1
+        if sum(map(len, sequences)) > now.limit or now.passes == now.fails_at:
+            now.failed += 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has 1 GiB")
+        return plain(backbone, sequences)
 
     monkeypatch.setattr(contrastive, "document_outputs", outputs)
-    return limit
-
-
-WITHOUT_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.0}
+    return now
 
 
 def test_chunks_are_halved_until_they_fit_and_the_losses_stay(
-    toy: Path, tmp_path: Path, small_memory: list[int]
+    toy: Path, tmp_path: Path, memory: SimpleNamespace
 ) -> None:
+    """Also where the second batch of a step is too large: the gradients of the first are forgotten. A run that goes on
+    knows how many positions fit."""
     stage = {"kind": "contrastive", "steps": 3, "negatives": 0, "accumulate": 2, **SMALL, "batch_size": 24}
-    found = {}
-    for name, limit in (("large", 10**9), ("small", 100)):
-        small_memory[0], work = limit, tmp_path / name
-        assert train(TrainRecipe.model_validate(recipe_of(toy, work, lora=WITHOUT_DROPOUT, stages=[stage])))
-        found[name] = [loss for *_, loss in losses(work)]
-    assert found["small"] == pytest.approx(found["large"], rel=1e-4)
-    state = torch.load(tmp_path / "small" / "work" / "checkpoint.pt", weights_only=True)["progress"]
-    assert 64 <= state["chunk_tokens"] <= 100
-
-
-def test_a_run_that_goes_on_knows_how_many_positions_fit(toy: Path, tmp_path: Path, small_memory: list[int]) -> None:
-    stage = {"kind": "contrastive", "steps": 3, "negatives": 0, **SMALL, "batch_size": 24}
-    recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path, stages=[stage]))
-    small_memory[0] = 100
-    assert not train(recipe, minutes=0)
-    (*_, failed) = small_memory
-    assert failed > 0
-    assert not train(recipe, minutes=0)
-    assert small_memory == [100, failed]
-
-
-def test_gradients_of_a_step_that_ran_out_of_memory_are_forgotten(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of its first batch, where the second one is too large."""
-    plain, calls = contrastive.document_outputs, [0]
-
-    def outputs(*arguments: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == 2:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return plain(*arguments)
-
-    stage = {"kind": "contrastive", "steps": 3, "negatives": 0, "accumulate": 2, **SMALL, "batch_size": 24}
-    recipes = [recipe_of(toy, tmp_path / name, lora=WITHOUT_DROPOUT, stages=[stage]) for name in ("whole", "again")]
-    assert train(TrainRecipe.model_validate(recipes[0]))
-    monkeypatch.setattr(contrastive, "document_outputs", outputs)
-    assert train(TrainRecipe.model_validate(recipes[1]))
-    expected, found = ([loss for *_, loss in losses(tmp_path / name)] for name in ("whole", "again"))
-    assert found == pytest.approx(expected, rel=1e-4)
+    lora, found = {"r": 8, "alpha": 16, "dropout": 0.0}, {}
+    for name, limit, fails_at in (("plain", 10**9, 0), ("small", 100, 0), ("later", 10**9, 2)):
+        vars(memory).update(limit=limit, fails_at=fails_at, passes=0, failed=0)
+        recipe = TrainRecipe.model_validate(recipe_of(toy, tmp_path / name, lora=lora, stages=[stage]))
+        assert not train(recipe, minutes=0)
+        failed = memory.failed
+        assert (failed > 0) == (name != "plain")
+        assert train(recipe)
+        assert memory.failed == failed
+        found[name] = [loss for *_, loss in losses(tmp_path / name)]
+    assert found["small"] == pytest.approx(found["plain"], rel=1e-4)
+    assert found["later"] == pytest.approx(found["plain"], rel=1e-4)
 
 
 @pytest.mark.parametrize("chunk_tokens", [None, 4096])
 def test_memory_that_is_too_small_is_one_line_with_a_remedy(
-    toy: Path, tmp_path: Path, small_memory: list[int], chunk_tokens: int | None
+    toy: Path, tmp_path: Path, memory: SimpleNamespace, chunk_tokens: int | None
 ) -> None:
-    small_memory[0] = 1
+    memory.limit = 1
     stage = {"kind": "contrastive", "steps": 3, "negatives": 0, "chunk_tokens": chunk_tokens, **SMALL}
     with raises(ModelError, naming="gradient_checkpointing") as caught:
         train(TrainRecipe.model_validate(recipe_of(toy, tmp_path, stages=[stage])))
@@ -349,38 +319,25 @@ def test_a_gguf_file_gets_an_adapter_and_is_not_trained_whole(toy: Path, model_f
     assert any(not torch.equal(plain[name], adapted[name]) for name in plain)
 
 
+def one_stage(kind: str = "contrastive", **settings: Any) -> dict[str, Any]:
+    return {"stages": [{"kind": kind, "steps": 1, **settings}]}
+
+
 @pytest.mark.parametrize(
     ("naming", "changes"),
     [
-        ("shard", {"lora": False, "shard": True}),
+        ("model.centre_head", {"lora": False, "model": {"path": "TOY/model", "centre_head": True}}),
         ("nothing", {"lora": {"targets": ["nothing"]}}),
         ("lm_head", {"lora": {"targets": ["q_proj", "lm_head"]}}),
+        ("lora.targets is 'all-linear'", {"lora": {"layers": 1}}),
         ("4096", {"data": {"sets": [{"path": "TOY/pairs", "instruction": ""}], "max_document_length": 4096}}),
         ("adapter", {"model": {"path": "TOY/model", "adapter": "x"}}),
-        ("data.negatives", {"stages": [{"kind": "contrastive", "steps": 1, "negatives": 0, "mine": "dense"}]}),
-        ("data.negatives", {"stages": [{"kind": "contrastive", "steps": 1, "negatives": 3}]}),
-        (
-            "data.max_document_length is 16",
-            {"stages": [{"kind": "query_likelihood", "steps": 1, "before": "find " * 20, **SMALL}]},
-        ),
-        ("contrastive is 0", {"stages": [{"kind": "contrastive", "steps": 1, "contrastive": 0}]}),
-        (
-            "negatives is 0",
-            {
-                "stages": [
-                    {
-                        "kind": "contrastive",
-                        "steps": 1,
-                        "negatives": 0,
-                        "distillation": {"teachers": [{"scores": "x"}]},
-                    }
-                ]
-            },
-        ),
-        (
-            "distillation.teachers.0",
-            {"stages": [{"kind": "contrastive", "steps": 1, "distillation": {"teachers": [{"weight": 2}]}}]},
-        ),
+        ("data.negatives", one_stage(negatives=0, mine="dense")),
+        ("data.negatives", one_stage(negatives=3)),
+        ("data.max_document_length is 16", one_stage("query_likelihood", before="find " * 20, **SMALL)),
+        ("contrastive is 0", one_stage(contrastive=0)),
+        ("negatives is 0", one_stage(negatives=0, distillation={"teachers": [{"scores": "x"}]})),
+        ("distillation.teachers.0", one_stage(distillation={"teachers": [{"weight": 2}]})),
     ],
 )
 def test_impossible_settings_are_named(toy: Path, tmp_path: Path, naming: str, changes: dict[str, Any]) -> None:
