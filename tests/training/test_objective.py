@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from lightretriever.artifacts.training.loop import schedule
-from lightretriever.artifacts.training.losses import BatchLayout, contrastive_objective
+from lightretriever.artifacts.training.losses import BatchLayout, contrastive_objective, distillation_loss, flops_weight
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
 from lightretriever.artifacts.training.teachers import ensemble
-from lightretriever.artifacts.training.types import StepContext, Tensors
+from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
 Array = NDArray[np.float64]
 B, M, H, V = 3, 6, 8, 12
@@ -77,10 +77,11 @@ def scores_of(made: dict[str, Array], size: int) -> tuple[Array, Array, Array]:
     return light, full, np.array(sparse)
 
 
-def found(stage: ContrastiveStage, made: dict[str, Array]) -> tuple[dict[str, float], Tensors]:
+def found(stage: ContrastiveStage, made: dict[str, Array], teachers: Array | None = None) -> dict[str, float]:
     leaves = {name: torch.from_numpy(part).float() for name, part in made.items()}
-    losses, _ = contrastive_objective(leaves, layout(), stage, torch.from_numpy(IDF).float(), CONTEXT)
-    return {name: float(loss) for name, loss in losses.items()}, losses
+    logits = None if teachers is None else torch.from_numpy(teachers).float()
+    losses, _ = contrastive_objective(leaves, layout(), stage, torch.from_numpy(IDF).float(), CONTEXT, logits)
+    return {name: float(loss) for name, loss in losses.items()}
 
 
 @pytest.mark.parametrize(
@@ -109,12 +110,12 @@ def test_every_loss_of_a_step_is_its_formula(changes: dict[str, Any]) -> None:
         "kl_sparse": kl * divergence(sparse / tau_sparse, full / tau),
     }
     assert all(value > 1e-4 for value in expected.values()), expected  # each of them is seen
-    assert found(stage(**changes), made)[0] == pytest.approx(expected, rel=1e-4)
+    assert found(stage(**changes), made) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_stage_without_the_full_model_has_three_losses() -> None:
     made = {name: part for name, part in outputs().items() if name != "full_dense"}
-    assert found(stage(full_kl=0.0), made)[0].keys() == {"dense", "sparse", "flops"}
+    assert found(stage(full_kl=0.0), made).keys() == {"dense", "sparse", "flops"}
 
 
 @pytest.mark.parametrize(
@@ -156,24 +157,62 @@ def test_legs_follow_the_teachers_over_the_candidates_that_they_scored(legs: lis
     logits = np.full((B, M), np.nan)
     for row, columns in enumerate([[0, 1], [2, 3, 4], [4, 5]]):
         logits[row, columns] = np.random.default_rng(row).uniform(0, 30, size=len(columns))
-    leaves = {name: torch.from_numpy(part).float() for name, part in made.items()}
-    losses, _ = contrastive_objective(
-        leaves,
-        layout(),
-        stage(distillation=distillation),
-        torch.from_numpy(IDF).float(),
-        CONTEXT,
-        torch.from_numpy(logits).float(),
-    )
+    losses = found(stage(distillation=distillation), made, logits)
     light, _, sparse = scores_of(made, H)
     students = {"dense": light / 0.05, "sparse": sparse / 0.7}
     for leg in ("dense", "sparse"):
         rows = []
         for row in range(B):
             known = ~np.isnan(logits[row])
-            wanted, found = (log_softmax(one[row : row + 1, known]) for one in (logits, students[leg]))
-            rows.append(float((np.exp(wanted) * (wanted - found)).sum()))
-        if leg in legs:
-            assert float(losses[f"teachers_{leg}"]) == pytest.approx(weight * np.mean(rows), rel=1e-4)
-        else:
-            assert f"teachers_{leg}" not in losses
+            wanted, own = (log_softmax(one[row : row + 1, known]) for one in (logits, students[leg]))
+            rows.append(float((np.exp(wanted) * (wanted - own)).sum()))
+        expected = pytest.approx(weight * np.mean(rows), rel=1e-4) if leg in legs else None
+        assert losses.get(f"teachers_{leg}") == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (FlopsRecipe(weight=1.0, warmup=4), [1 / 16, 1 / 4, 1.0, 1.0]),
+        (FlopsRecipe(weight=2.0), [1 / 8, 1 / 2, 2.0, 2.0]),  # a third of the stage
+    ],
+)
+def test_the_regulariser_grows_quadratically_to_its_weight(settings: FlopsRecipe, expected: list[float]) -> None:
+    assert [flops_weight(settings, StepContext(step, 12, seed=0, batch=0)) for step in (0, 1, 3, 9)] == expected
+
+
+def test_a_query_without_a_target_adds_nothing() -> None:
+    student = torch.tensor([[1.0, 5.0], [2.0, 0.0]], requires_grad=True)
+    loss = distillation_loss(student, torch.tensor([[math.nan, math.nan], [0.0, 2.0]]))
+    loss.backward()
+    assert student.grad is not None
+    assert (student.grad[0] == 0).all()
+    assert loss.item() == pytest.approx(distillation_loss(student[1:], torch.tensor([[0.0, 2.0]])).item() / 2)
+
+
+def test_only_the_student_learns() -> None:
+    target = torch.tensor([[1.0, 2.0]], requires_grad=True)
+    student = torch.tensor([[2.0, 1.0]], requires_grad=True)
+    distillation_loss(student, target).backward()
+    assert target.grad is None
+    assert student.grad is not None
+    # d KL / d student = softmax(student) - softmax(target)
+    torch.testing.assert_close(student.grad, student.softmax(1).detach() - target.softmax(1).detach())
+
+
+@pytest.mark.parametrize("target", [[30.0, math.nan, 0.0], [1e4, -1e4, 0.0], [0.0, 0.0, 0.0]])
+def test_distillation_is_finite_and_in_float32(target: list[float]) -> None:
+    loss = distillation_loss(torch.tensor([[1.0, 0.0, 3.0]]).bfloat16(), torch.tensor([target]))
+    assert loss.dtype == torch.float32
+    assert 0 < loss < math.inf
+
+
+def test_what_is_relevant_to_a_query_is_no_negative_of_it() -> None:
+    examples = [Example("a", "Who is it?", "d0"), Example("b", " who is IT? ", "d1"), Example("c", "x", "d2")]
+    documents = {"d0": "first", "d1": "second", "d2": "third", "d3": "Second ", "d4": "fourth"}
+    names = list(documents)
+    one = TrainingSet("s", ("i",), 1.0, examples, documents)
+    batch = Batch(one, examples, [["d0", "d3"], ["d1", "d4"], ["d2", "d0"]], [0, 0, 0])
+    layout = BatchLayout.of(batch, names, list(documents.values()), [[1], [1], [2]])
+    assert layout.positives.tolist() == [0, 1, 2]
+    assert layout.hidden.int().tolist() == [[0, 1, 0, 1, 0], [1, 0, 0, 1, 0], [0, 0, 0, 0, 0]]
