@@ -38,8 +38,7 @@ def read_tokens(
     backbone: Backbone, prefix: list[int], queries: Sequence[torch.Tensor], rows: torch.Tensor | None
 ) -> torch.Tensor:
     """Query vectors mean_i e(t_i), (B, H) float32, not normalised. Each distinct token is read once."""
-    blocks = max(1, (ROW_TOKENS - len(prefix)) // 2)
-    return token_means(queries, lambda tokens: token_states(backbone, prefix, tokens, blocks), rows)
+    return token_means(queries, lambda tokens: token_states(backbone, prefix, tokens), rows)
 
 
 def token_means(
