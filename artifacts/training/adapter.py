@@ -25,13 +25,7 @@ from lightretriever.artifacts.pipeline.model import (
     load_model,
 )
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
-from lightretriever.artifacts.training.recipe import (
-    ContrastiveStage,
-    LikelihoodStage,
-    LoraRecipe,
-    StageBase,
-    TrainRecipe,
-)
+from lightretriever.artifacts.training.recipe import ContrastiveStage, LikelihoodStage, LoraRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Progress, Tensors, TrainingSet
 
 T = TypeVar("T")
@@ -83,11 +77,6 @@ class Adapter(torch.nn.Module):
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """The trained weights by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
-
-    def optimizer(self, stage: StageBase) -> torch.optim.AdamW:
-        """A fresh optimiser of the trained weights."""
-        weights = list(self.trained().values())
-        return torch.optim.AdamW(weights, lr=stage.learning_rate, weight_decay=stage.weight_decay)
 
     def state(self) -> Tensors:
         """The trained weights, on the CPU."""

@@ -156,7 +156,7 @@ def _prepared(recipe: TrainRecipe, dataset: SetRecipe) -> TrainingSet:
 def _make(recipe: TrainRecipe, dataset: SetRecipe, documents: MappedTexts, folder: Path) -> None:
     for left in folder.glob(f"{SCRATCH}*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
-    examples, relevant, counts = _pairs(dataset, documents)
+    examples, relevant, counts = read_pairs(dataset, documents)
     clean, rule = examples, recipe.data.decontaminate
     if rule is not None:
         dirty = set(map(content, _references(rule.against, dataset)))
@@ -204,10 +204,11 @@ def _documents(dataset: SetRecipe) -> Iterator[tuple[str, str]]:
             progress.advance(1)
 
 
-def _pairs(
+def read_pairs(
     dataset: SetRecipe, documents: Mapping[str, str]
 ) -> tuple[list[Example], dict[str, set[str]], dict[str, int]]:
-    """The pairs, the relevant documents of every query text, and the counts so far."""
+    """The pairs, all relevant documents that have a text, by what `same_text` makes of a query, and the counts so
+    far."""
     if dataset.is_lines:
         queries, qrels = _lines_judged(dataset.path)
     else:
@@ -236,11 +237,8 @@ def content(text: str) -> str:
     """
     words = re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold())
     kept = [word for word in words if word not in _FUNCTION_WORDS] or words
-    return " ".join(sorted(map(_singular, kept))) or " ".join(text.split())
-
-
-def _singular(word: str) -> str:
-    return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] != "s" else word
+    singular = (re.sub(r"(?<=\w\w[^s])s$", "", word) for word in kept)
+    return " ".join(sorted(singular)) or " ".join(text.split())
 
 
 def _references(against: Sequence[Path], dataset: SetRecipe) -> list[str]:
@@ -283,11 +281,6 @@ def _plan(recipe: TrainRecipe, dataset: SetRecipe) -> dict[str, Any]:
         "against": rule and sha256(json.dumps(_references(rule.against, dataset)).encode()).hexdigest(),
         "negatives": data.negatives and data.negatives.model_dump(),
     }
-
-
-def relevant_of(dataset: SetRecipe, documents: Mapping[str, str]) -> dict[str, set[str]]:
-    """All relevant documents that have a text, by what `same_text` makes of a query."""
-    return _pairs(dataset, documents)[1]
 
 
 def write_examples(file: Path, examples: list[Example]) -> None:

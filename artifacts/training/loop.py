@@ -25,12 +25,7 @@ from lightretriever.artifacts.training.types import StepContext
 _STAGE_SEED = 1_000_003
 
 
-def train(
-    recipe: TrainRecipe,
-    *,
-    minutes: float | None = None,
-    open_searcher: OpenSearcher | None = None,
-) -> bool:
+def train(recipe: TrainRecipe, *, minutes: float | None = None, open_searcher: OpenSearcher | None = None) -> bool:
     """Train the recipe's adapter, or go on with it; returns whether it is finished and written to `recipe.output`.
 
     With `minutes`, the run stops at the first step after so much wall-clock time, preparation included, with a
@@ -62,7 +57,8 @@ def run_stages(run: Run, minutes: float | None = None, open_searcher: OpenSearch
 
 def _run_stage(run: Run, stage: Stage, minutes: float | None, open_searcher: OpenSearcher | None) -> bool:
     """Run the stage's remaining steps; False when the time was up before its end."""
-    optimizer = run.adapter.optimizer(stage)
+    weights = list(run.adapter.trained().values())
+    optimizer = torch.optim.AdamW(weights, lr=stage.learning_rate, weight_decay=stage.weight_decay)
     run.resume(optimizer)
     first = run.progress.step
     scheduler = LambdaLR(optimizer, lambda done: schedule(first + done, stage))

@@ -1,11 +1,9 @@
 """Hard negatives: what BM25 or a model puts high for the queries of the training pairs, of the set's own documents."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from lightretriever.artifacts.evaluation.bm25 import word_index
 from lightretriever.artifacts.progress import tracked
@@ -13,8 +11,6 @@ from lightretriever.artifacts.training.recipe import NegativesRecipe
 from lightretriever.artifacts.training.types import Example, same_text
 
 Hits = list[tuple[str, float]]
-
-_THREADS: Final = min(8, os.cpu_count() or 1)
 
 
 def mine(
@@ -29,7 +25,7 @@ def mine(
     title, queries = f"{work.name}: BM25", list(dict.fromkeys(example.query for example in examples))
     with (
         word_index(work, documents, documents.values(), title) as words,
-        ThreadPoolExecutor(_THREADS) as pool,  # Java releases the GIL
+        ThreadPoolExecutor() as pool,  # Java releases the GIL
     ):
         hits = pool.map(lambda query: words.ranked(query, settings.depth), queries)
         read = tracked(hits, title, total=len(queries), unit="queries")
@@ -44,25 +40,18 @@ def chosen(
     relevant: Mapping[str, set[str]],
     settings: NegativesRecipe,
 ) -> list[Example]:
-    """The examples with hard negatives of the hits that a model `ranked` for their queries. With `settings.top`, those
-    whose positive is not among so many first hits are left out."""
+    """The examples with hard negatives of the hits that a model `ranked` for their queries: none that scores above
+    `margin` times the positive's score, and none at all where the positive, and so its score, is not among the hits.
+    With `settings.top`, examples whose positive is not among so many first hits are left out."""
     kept = []
     for example in examples:
         hits = ranked[example.query]
+        score = dict(hits).get(example.positive)
         if settings.top is None or example.positive in dict(hits[: settings.top]):
-            negatives = pick_negatives(hits, example, documents, relevant[same_text(example.query)], settings)
-            kept.append(replace(example, negatives=negatives))
+            names = [] if score is None else [name for name, other in hits if other <= settings.margin * score]
+            usable = usable_negatives(names, documents, relevant[same_text(example.query)])
+            kept.append(replace(example, negatives=usable[: settings.count]))
     return kept
-
-
-def pick_negatives(
-    hits: Hits, example: Example, documents: Mapping[str, str], relevant: set[str], settings: NegativesRecipe
-) -> tuple[str, ...]:
-    """Ids of usable hard negatives among `hits`, best first: none that scores above `margin` times the positive's
-    score, and none at all where the positive, and so its score, is not among the hits."""
-    score = dict(hits).get(example.positive)
-    names = [] if score is None else [name for name, other in hits if other <= settings.margin * score]
-    return usable_negatives(names, documents, relevant)[: settings.count]
 
 
 def usable_negatives(names: Iterable[str], documents: Mapping[str, str], relevant: set[str]) -> tuple[str, ...]:

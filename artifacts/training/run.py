@@ -36,7 +36,7 @@ from lightretriever.artifacts.training.data import (
     data_report,
     prepare,
     read_examples,
-    relevant_of,
+    read_pairs,
     write_examples,
 )
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev, ranked
@@ -132,7 +132,7 @@ class Run:
             self.accelerator.wait_for_everyone()  # before the first process writes it
             if not there:
                 rank = partial(ranked, self.adapter.backbone, dataset, stage, self.recipe.data, side)
-                hits, relevant = self.engine.evaluate(rank), relevant_of(recipe, dataset.documents)
+                hits, (_, relevant, _) = self.engine.evaluate(rank), read_pairs(recipe, dataset.documents)
                 if self.accelerator.is_main_process:
                     write_examples(file, chosen(dataset.examples, hits, dataset.documents, relevant, settings))
                 self.accelerator.wait_for_everyone()

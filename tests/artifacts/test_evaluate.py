@@ -29,7 +29,6 @@ from lightretriever.artifacts.evaluation.runs import (
     read_judged,
     relevant_but_missing,
     without_own,
-    write_run,
 )
 from lightretriever.artifacts.evaluation.searching import SearchMode
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
@@ -401,14 +400,6 @@ def test_rankings_descend_strictly_and_stay_at_their_scores(scores: list[float])
     found = [score for _, score in ranked]
     assert all(after < before for before, after in pairwise(found))
     np.testing.assert_allclose(found, [score for _, score in hits], rtol=1e-5, atol=1e-30)
-
-
-def test_run_files_are_in_trec_format(tmp_path: Path) -> None:
-    write_run(tmp_path / "r.trec", {"q1": [("b", 2.5), ("a b/ü", 2.0)], "q 2": []}, tag="tiny-dense")
-    assert (tmp_path / "r.trec").read_text(encoding="utf-8").splitlines() == [
-        "q1 Q0 b 1 2.5 tiny-dense",
-        "q1 Q0 a%20b/ü 2 2 tiny-dense",
-    ]
 
 
 def test_only_judged_queries_are_read_in_the_order_of_their_file(tmp_path: Path) -> None:

@@ -74,15 +74,11 @@ def engine(chunk_tokens: int) -> Engine:
 
 
 def gradients(
-    backbone: Backbone,
-    batch: Batch,
-    stage: ContrastiveStage,
-    context: StepContext = CONTEXT,
-    chunk_tokens: int = 100_000,
+    backbone: Backbone, batch: Batch, context: StepContext = CONTEXT, chunk_tokens: int = 100_000
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     backbone.model.zero_grad()
     side = QuerySide(idf_of(backbone, batch))
-    logged = Contrastive(engine(chunk_tokens), backbone, stage, DATA, side).backward(batch, context)
+    logged = Contrastive(engine(chunk_tokens), backbone, stage(), DATA, side).backward(batch, context)
     named = backbone.decoder.named_parameters()
     return {name: one.grad.clone() for name, one in named if one.grad is not None}, logged
 
@@ -105,8 +101,8 @@ def test_packing_fills_rows_and_breaks_no_text() -> None:
 
 
 def test_gradient_caching_equals_the_plain_step(backbone: Backbone, batch: Batch) -> None:
-    plain, logged = gradients(backbone, batch, stage())
-    cached, again = gradients(backbone, batch, stage(), chunk_tokens=40)
+    plain, logged = gradients(backbone, batch)
+    cached, again = gradients(backbone, batch, chunk_tokens=40)
     assert_same(plain, cached)
     assert again == pytest.approx(logged, rel=1e-4)
 
@@ -142,9 +138,9 @@ def test_caching_repeats_the_dropout_of_the_first_pass(backbone: Backbone, batch
     backbone.model.train()
     attention.attention_dropout = 0.5
     try:
-        first, logged = gradients(backbone, batch, stage(), chunk_tokens=40)
-        second, again = gradients(backbone, batch, stage(), chunk_tokens=40)
-        other, _ = gradients(backbone, batch, stage(), replace(CONTEXT, batch=3), chunk_tokens=40)
+        first, logged = gradients(backbone, batch, chunk_tokens=40)
+        second, again = gradients(backbone, batch, chunk_tokens=40)
+        other, _ = gradients(backbone, batch, replace(CONTEXT, batch=3), chunk_tokens=40)
     finally:
         attention.attention_dropout = 0.0
         backbone.model.eval()
@@ -164,7 +160,7 @@ def test_the_losses_are_the_formulas_on_naive_representations(backbone: Backbone
     looks up; the instructions are in another order than the queries."""
     instructions, numbers = (INSTRUCTION, "Find it"), [1, 0, 1, 0]
     several = replace(batch, set=replace(batch.set, instructions=instructions), instructions=numbers)
-    _, logged = gradients(backbone, several, stage())
+    _, logged = gradients(backbone, several)
     names, idf = list(dict.fromkeys(name for row in batch.candidates for name in row)), idf_of(backbone, batch)
     queries = [torch.tensor(backbone.tokenizer.query_ids(one.query)[:12]) for one in batch.examples]
     made: dict[str, list[torch.Tensor]] = {"documents": [], "sparse": [], "dense": [], "full_dense": []}
@@ -251,4 +247,4 @@ def test_full_queries_are_the_model_read_whole(backbone: Backbone, batch: Batch)
 def test_a_query_without_tokens_is_named(backbone: Backbone, batch: Batch) -> None:
     empty = replace(batch, examples=[replace(batch.examples[0], query="", query_id="blank"), *batch.examples[1:]])
     with raises(CorpusError, naming="blank"):
-        gradients(backbone, empty, stage())
+        gradients(backbone, empty)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.training import data
 from lightretriever.artifacts.training.data import MOST_POSITIVES, content, data_lines, data_report, write_texts
-from lightretriever.artifacts.training.negatives import pick_negatives
+from lightretriever.artifacts.training.negatives import chosen
 from lightretriever.artifacts.training.recipe import ContrastiveStage, NegativesRecipe, TrainRecipe
 from lightretriever.artifacts.training.types import Example
 from tests.support.wordings import raises
@@ -209,7 +209,8 @@ def test_the_margin_leaves_out_what_may_well_be_relevant() -> None:
     documents = {"good": "a", "above": "b", "close": "c", "at": "d", "below": "e", "same": "E ", "low": "f"}
 
     def picked(hits: list[tuple[str, float]], **settings: Any) -> list[str]:
-        return list(pick_negatives(hits, example, documents, {"good"}, NegativesRecipe(**settings)))
+        [one] = chosen([example], {"Query": hits}, documents, {"query": {"good"}}, NegativesRecipe(**settings))
+        return list(one.negatives)
 
     assert picked(hits, margin=0.95) == ["at", "below", "low"]
     assert picked(hits, margin=0.95, count=1) == ["at"]
