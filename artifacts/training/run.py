@@ -28,7 +28,7 @@ from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.files.atomic import check_target, writing
 from lightretriever.artifacts.files.workdir import check_plan, write_atomically
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, software
-from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_weights, load_idf, save_idf
+from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, load_idf, save_idf
 from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
 from lightretriever.artifacts.training.contrastive import QuerySide
 from lightretriever.artifacts.training.data import (
@@ -212,7 +212,8 @@ class Run:
         if not file.is_file():
             length = self.recipe.data.max_document_length
             texts = (text[: CHARS_PER_TOKEN * length] for dataset in self.sets for text in dataset.documents.values())
-            save_idf(file, idf_weights((ids[:length] for ids in tokenizer.encode_all(texts)), tokenizer.vocab_size))
+            cut = (ids[:length] for ids in tokenizer.encode_all(texts))
+            save_idf(file, count_tokens(cut, tokenizer.vocab_size).idf())
         return load_idf(file, tokenizer.vocab_size)
 
 
