@@ -1,4 +1,4 @@
-"""The protocols of a leg, of the stored documents, and of the backends of a bundle, which search its legs together.
+"""The protocols of the stored documents, and of the backends of a bundle, which search its legs together.
 
 A *leg* is one way of ranking: it proposes documents with scores. A *backend* is the library that searches a leg. A
 document's ordinal is its position in the order of writing, from 0.
@@ -54,10 +54,9 @@ class EncodedQuery:
 
     terms: distinct terms (t,) of the bundle's vocabulary, in the query's order. counts: (t,) int64, their occurrences.
     weights: (t,) float32, their weights in the sparse leg. tokens: those of the dense leg. dense: (D,) float32 of
-    length 1, None if not requested, or if there are no tokens. parts: (u, D) float32, each token's part of `dense`,
-    None if not requested. head: whether a model read the query, or it is a document: its vector is then no sum over its
-    tokens. text: the text whose words are the terms, where the search is to split it; there are no terms then. named:
-    conditions of the documents that the query may be a name of.
+    length 1, None if not requested, or if there are no tokens. head: whether a model read the query, or it is a
+    document: its vector is then no sum over its tokens. text: the text whose words are the terms, where the search is
+    to split it; there are no terms then. named: conditions of the documents that the query may be a name of.
     """
 
     terms: list[str]
@@ -65,7 +64,6 @@ class EncodedQuery:
     weights: Float32Array
     tokens: QueryTokens
     dense: Float32Array | None
-    parts: Float32Array | None = None
     head: bool = False
     text: str | None = None
     named: Sequence[tuple[str, ...]] = ()
@@ -75,13 +73,12 @@ class EncodedQuery:
         """A query that a model encoded: weights of distinct terms (t,), and a vector (D,) of length 1, if any."""
         return cls(list(terms), np.ones(len(terms), np.int64), weights, NO_TOKENS, dense)
 
-    def dense_shares(self, vectors: Float32Array) -> Float32Array:
-        """Return each token's share of the dense scores of documents, (m, u) float32: its part of the query's vector
-        times the document's vector, of (m, D). ValueError if the query was encoded without `parts`."""
-        if self.parts is None:
-            raise ValueError("the query was encoded without the parts of its dense vector")
-        shares: Float32Array = np.einsum("md,td->mt", vectors, self.parts)
-        return shares
+    @property
+    def vector(self) -> Float32Array:
+        """The dense vector (D,). ValueError if the query was encoded without one."""
+        if self.dense is None:
+            raise ValueError("the query was encoded without its dense vector")
+        return self.dense
 
 
 class ReadCandidates(NamedTuple):
@@ -110,25 +107,6 @@ class LegResults:
     query: EncodedQuery
     read: ReadCandidates | None = None
     named: Ordinals = field(default_factory=lambda: NO_ORDINALS)
-
-
-class Leg(Protocol):
-    """A leg in its backend. Thread-safe."""
-
-    @property
-    def name(self) -> LegName:
-        """The leg's name in answers."""
-
-    @property
-    def backend(self) -> str:
-        """The backend's name in `/info`, metrics and log lines."""
-
-    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents (m,) exactly as a search does: (m,) float32. ValueError for an unknown ordinal."""
-
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
-        """Return the shares of the scores of given documents: in the sparse leg each term's, (m, t) float32, in the
-        dense leg each token's, (m, u) float32."""
 
 
 class UnavailableError(Exception):
@@ -191,8 +169,8 @@ class Backends(ABC):
 
     name: str
     """The library or server that reads the documents."""
-    legs: dict[LegName, Leg]
-    """What searches one leg alone."""
+    legs: dict[LegName, str]
+    """What searches each leg: `faiss`, `lucene` or `opensearch`."""
     documents: DocumentStore
     splits_text = False
     """Whether a search of both legs takes a query with `text` in place of terms."""
@@ -226,6 +204,16 @@ class Backends(ABC):
     ) -> LegResults:
         """Find the best `count` documents, 1 or more, or fewer, of those `allowed`, by these legs in parallel until
         `deadline`. A document's score depends on neither `count` nor `allowed`. Every leg gets an outcome."""
+
+    @abstractmethod
+    def scores(self, vector: Float32Array, ordinals: Ordinals) -> Scores:
+        """Return the dense scores (m,) of given documents for a query's vector (D,), as a search gives them. ValueError
+        for an unknown ordinal."""
+
+    @abstractmethod
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
+        """Return each term's share of the sparse scores of given documents, its weight times its impact: (m, t)
+        float32. ValueError for an unknown ordinal."""
 
     @abstractmethod
     def vectors(self, ordinals: Ordinals) -> Float32Array:

@@ -64,43 +64,6 @@ _MAX_NAMED: Final = 10  # documents, as in Java's DocumentFilter
 _DEADLINE: Final = ContextVar[float]("deadline", default=inf)
 
 
-class ClusterLeg:
-    """One leg of `ClusterBackends`."""
-
-    backend: Final = _NAME
-
-    def __init__(self, backends: "ClusterBackends", name: LegName) -> None:
-        self.name: LegName = name
-        self._backends = backends
-
-    def scores(self, query: EncodedQuery, ordinals: Ordinals) -> Scores:
-        """Score given documents; 0.0 in the sparse leg for a document that shares no term. DocumentsGoneError for a
-        deleted one."""
-        self._backends.check(ordinals)
-        asked = self.asked(query, max(1, ordinals.size), of_ordinals(ordinals), every=True)
-        hits = read_hits(self.name, self._backends.ask_one(asked))
-        return np.array(_each(ordinals, dict(zip(*(part.tolist() for part in hits), strict=True))), np.float32)
-
-    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
-        """Return the share of each token or term, from the documents' vectors or impacts."""
-        if self.name == "dense":
-            return query.dense_shares(self._backends.vectors(ordinals))
-        features = [read_features(source) for source in self._backends.documents.sources(ordinals, "impacts")]
-        impacts = [[row.get(term, 0) for term in query.terms] for row in features]
-        rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
-        shares: Float32Array = (rows * query.weights).astype(np.float32)
-        return shares
-
-    def asked(self, query: EncodedQuery, count: int, allowed: DocumentFilter | None, *, every: bool = False) -> Query:
-        """Return the search for the best `count` documents, or for `every` one."""
-        if self.name == "sparse":
-            large = self._backends.meta.large
-            return sparse_search(query.terms, query.weights, count, allowed, large=large, every=every)
-        if query.dense is None:
-            raise ValueError("the query was encoded without its dense vector")
-        return dense_search(query.dense, count, allowed)
-
-
 class ClusterBackends(Backends):
     """One index of a cluster. All legs are asked in one trip."""
 
@@ -115,8 +78,7 @@ class ClusterBackends(Backends):
         self.meta, self.cluster = meta, facts
         self.live = LiveIndex(cluster, facts.alias, facts.index, meta)
         self.documents = ClusterDocuments(self)
-        self._legs = {name: ClusterLeg(self, name) for name in legs}
-        self.legs = {**self._legs}
+        self.legs = dict.fromkeys(legs, _NAME)
         self._connections, self._timeout_s = cluster, timeout_s
         self._unreachable: str | None = None
         self._lost: str | None = None
@@ -126,7 +88,7 @@ class ClusterBackends(Backends):
         self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
         """Search these legs, as `Backends.search`."""
-        searches: list[tuple[str, Query]] = [(name, self._legs[name].asked(query, count, allowed)) for name in legs]
+        searches: list[tuple[str, Query]] = [(name, self._asked(name, query, count, allowed)) for name in legs]
         for condition in query.named:
             searches.append(("named", listing(matching(filter_query(condition), allowed), None, 0, _MAX_NAMED + 1)))
         trip = call_here(partial(self.ask, searches, deadline), deadline)
@@ -140,6 +102,25 @@ class ClusterBackends(Backends):
             elif not isinstance(answer, Exception) and len(hits := answer["hits"]["hits"]) <= _MAX_NAMED:
                 named += [hit["fields"]["ordinal"][0] for hit in hits]
         return LegResults(outcomes, query, named=np.array(list(dict.fromkeys(named)), np.int64))
+
+    def _asked(self, leg: LegName, query: EncodedQuery, count: int, allowed: DocumentFilter | None) -> Query:
+        if leg == "dense":
+            return dense_search(query.vector, count, allowed)
+        return sparse_search(query.terms, query.weights, count, allowed, large=self.meta.large)
+
+    def scores(self, vector: Float32Array, ordinals: Ordinals) -> Scores:
+        """Return the dense scores of given documents. DocumentsGoneError for a deleted one."""
+        self.check(ordinals)
+        hits = read_hits("dense", self.ask_one(dense_search(vector, max(1, ordinals.size), of_ordinals(ordinals))))
+        return np.array(_each(ordinals, dict(zip(*(part.tolist() for part in hits), strict=True))), np.float32)
+
+    def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
+        """Return each term's share of the sparse scores of given documents. DocumentsGoneError for a deleted one."""
+        features = [read_features(source) for source in self.documents.sources(ordinals, "impacts")]
+        impacts = [[row.get(term, 0) for term in query.terms] for row in features]
+        rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
+        shares: Float32Array = (rows * query.weights).astype(np.float32)
+        return shares
 
     def vectors(self, ordinals: Ordinals) -> Float32Array:
         """Return the vectors of documents (m, D), as the bundle has them."""

@@ -141,8 +141,7 @@ async def admitted(request: Request) -> AsyncIterator[tuple[SearchEngine, StageC
     """Use the serving engine, which stays open until the block ends, and the clock that began when the request came.
     OverloadedError if there is no room."""
     with request.app.state.admission.enter(), request.state.holder.lease() as engine:
-        legs = {name: leg.backend for name, leg in engine.parts.backends.legs.items()}
-        request.state.log_fields["legs"] = legs
+        request.state.log_fields["legs"] = engine.parts.backends.legs
         yield engine, request.state.clock
 
 

@@ -209,7 +209,7 @@ def _info(engine: SearchEngine, collections: list[str]) -> schemas.Info:
     return schemas.Info(
         bundle=_bundle_facts(engine),
         collections=collections if len(collections) > 1 else [],
-        legs={name: schemas.LegFacts(backend=leg.backend) for name, leg in backends.legs.items()},
+        legs={name: schemas.LegFacts(backend=backend) for name, backend in backends.legs.items()},
         cluster=backends.cluster,
         document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.encoders.name,
         default_task=manifest.default_task,

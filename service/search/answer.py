@@ -187,14 +187,14 @@ def _add_explanations(
     context: SearchContext, candidates: Candidates, columns: npt.NDArray[np.intp], hits: list[Plain]
 ) -> None:
     parts, plan, query, table = context.parts, context.plan, candidates.query, candidates.table
-    ordinals, fused = table.ordinals[columns], candidates.fused
-    if not query.head and "dense" in table.legs:
-        query = parts.encoder.with_parts(query, plan.task)
-    shares = dict[LegName, Float32Array]()
-    for name in table.legs:
-        if not (query.head and name == "dense"):
-            of_leg = context.ask_leg(name, partial(parts.backends.legs[name].shares, query, ordinals))
-            shares |= {} if of_leg is None else {name: of_leg}
+    ordinals, fused, shares = table.ordinals[columns], candidates.fused, dict[LegName, Float32Array]()
+    if "dense" in table.legs and not query.head:
+        vectors = context.ask_leg("dense", partial(parts.backends.vectors, ordinals))
+        if vectors is not None:
+            shares["dense"] = parts.encoder.token_shares(query, plan.task, vectors)
+    if "sparse" in table.legs:
+        of_terms = context.ask_leg("sparse", partial(parts.backends.shares, query, ordinals))
+        shares |= {} if of_terms is None else {"sparse": of_terms}
     words = query_words(plan.text, plan.added, query, parts.encoder)
     texts = [text_of(fields) for _, fields in parts.documents.fetch(ordinals, ["title", "text"])]
     explained = explanations(

@@ -133,11 +133,13 @@ class QueryEncoder:
         vectors[~((norms >= _SHORTEST) & (norms < np.inf)) | (lengths == 0)] = 0
         return vectors
 
-    def with_parts(self, query: EncodedQuery, task: str) -> EncodedQuery:
-        """Add each token's part of the dense vector to a query."""
+    def token_shares(self, query: EncodedQuery, task: str, vectors: Float32Array) -> Float32Array:
+        """Return each token's share of the dense scores of documents of these vectors (m, D): its part of the query's
+        vector times the document's, (m, u) float32."""
         rows = self.tables[task].rows(query.tokens.ids) * query.tokens.weights[:, None]
-        parts: Float32Array = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
-        return replace(query, parts=parts)
+        parts = rows / np.float32(np.linalg.norm(rows.sum(axis=0)))
+        shares: Float32Array = np.einsum("md,td->mt", vectors, parts)
+        return shares
 
     def _terms(self, texts: list[str], ids: Sequence[list[int]] | None, field: str) -> list[list[str]]:
         """Return the terms of each text. `ids` are those of the dense leg, if they are known."""

@@ -68,7 +68,7 @@ class SearchEngine:
         self.examples = examples or parts.documents.examples(_EXAMPLES, self._can_search)
         """Queries to try: those of the recipe, or else titles of documents."""
         documents = parts.backends.name
-        self._stage_backends: dict[Stage, str] = {name: leg.backend for name, leg in parts.backends.legs.items()}
+        self._stage_backends: dict[Stage, str] = dict(parts.backends.legs.items())
         self._stage_backends |= {"filter": documents, "rank": documents, "fetch": documents, "facets": documents}
         self._warm = False
         self._closed = False
@@ -243,7 +243,7 @@ class SearchEngine:
             self.metrics.observe(clock, self._stage_backends)
             for leg, reason in context.unscored.items():
                 self.metrics.unscored.labels(leg, reason).inc()
-                fields = {"leg": leg, "backend": context.parts.backends.legs[leg].backend, "reason": reason}
+                fields = {"leg": leg, "backend": context.parts.backends.legs[leg], "reason": reason}
                 _log.warning("candidates not scored", extra=fields)
 
     def _of_batch(self, number: int, plan: Plan, clock: StageClock) -> schemas.Plain:

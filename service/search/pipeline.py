@@ -239,14 +239,14 @@ def _filled(
     """Fill in each leg's true score of the documents that only the other leg proposed, and return each term's share
     (u, t) of the sparse scores of all candidates. A leg that fails or is late leaves its scores unknown, and `unscored`
     names it."""
-    legs, shares, started = context.parts.backends.legs, None, perf_counter()
+    backends, shares, started = context.parts.backends, None, perf_counter()
     if read is not None:
         table.scores[table.legs.index("dense")], shares = read.dense, read.shares
     else:
-        shares = context.ask_leg("sparse", partial(legs["sparse"].shares, query, table.ordinals), RESCORE_UNTIL)
+        shares = context.ask_leg("sparse", partial(backends.shares, query, table.ordinals), RESCORE_UNTIL)
         dense = table.legs.index("dense")
         if (missing := table.missing(dense)).size:
-            scores = context.ask_leg("dense", partial(legs["dense"].scores, query, missing), RESCORE_UNTIL)
+            scores = context.ask_leg("dense", partial(backends.scores, query.vector, missing), RESCORE_UNTIL)
             if scores is not None:
                 table.fill(dense, scores)
     if shares is not None:
@@ -296,9 +296,9 @@ def _scores_again(
     context: SearchContext, query: EncodedQuery, table: CandidateTable, first: int, weight: float
 ) -> Float32Array:
     """Return the dense scores of all candidates for a query whose vector moves towards that of the `first` one."""
-    (vector,) = context.parts.backends.vectors(table.ordinals[[first]])
-    moved = None if query.dense is None else fusion.moved_query(query.dense, vector, weight)
-    return context.parts.backends.legs["dense"].scores(replace(query, dense=moved), table.ordinals)
+    backends = context.parts.backends
+    (vector,) = backends.vectors(table.ordinals[[first]])
+    return backends.scores(fusion.moved_query(query.vector, vector, weight), table.ordinals)
 
 
 def _unjudged(context: SearchContext, query: EncodedQuery) -> str | None:

@@ -153,7 +153,7 @@ class SearchContext:
 
     def log_failure(self, name: schemas.LegName, error: BaseException) -> None:
         """Log why a leg failed."""
-        _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self.parts.backends.legs[name].backend})
+        _log.error("leg failed", exc_info=error, extra={"leg": name, "backend": self.parts.backends.legs[name]})
 
     def ask_leg(self, name: schemas.LegName, call: Callable[[], T], share: float = 1.0) -> T | None:
         """Return what a leg gives for the candidates; None, with the reason in `unscored`, if it fails, or is late at a

@@ -20,7 +20,8 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
-from lightretriever.service.backends.base import Backends, DocumentFilter, EncodedQuery, Leg, ScoredDocuments
+from lightretriever.artifacts.sparse.weights import scores_of
+from lightretriever.service.backends.base import Backends, DocumentFilter, EncodedQuery, ScoredDocuments
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.execution.executor import Executor
@@ -94,20 +95,26 @@ class Opened:
 
     backend: Backend
     backends: Backends
-    leg: Leg
     corpus: Corpus
     terms: Terms
     encoder: QueryEncoder
     open: Callable[[], Backends]
 
     def query(self, text: str) -> EncodedQuery:
-        return self.encoder.with_parts(self.encoder.encode(text, "default", StageClock()), "default")
+        return self.encoder.encode(text, "default", StageClock())
 
     def exact(self, text: str) -> npt.NDArray[np.float64]:
         """The scores of all documents, (N,)."""
         if self.backend.leg == "dense":
             return self.corpus.dense_scores(text)
         return self.terms.scores(self.query(text))
+
+    def given(self, text: str, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """The scores of given documents, (m,)."""
+        query = self.query(text)
+        if self.backend.leg == "dense":
+            return self.backends.scores(query.vector, ordinals)
+        return scores_of(self.backends.shares(query, ordinals))
 
 
 @pytest.fixture(scope="module", params=["count", "idf"])
@@ -152,8 +159,8 @@ def opened(request: pytest.FixtureRequest, bundles: Bundles) -> Iterator[Opened]
     backends = opening(bundle)
     tokenizer, corpus = bundle.tokenizer(), Corpus(bundle)
     encoder = QueryEncoder(tokenizer, {"default": bundle.table("default")}, bundle.vocabulary(tokenizer), bundle.idf())
-    leg, terms = backends.legs[backend.leg], Terms(corpus, backend.vocabulary)
-    yield Opened(backend, backends, leg, corpus, terms, encoder, partial(opening, bundle))
+    terms = Terms(corpus, backend.vocabulary)
+    yield Opened(backend, backends, corpus, terms, encoder, partial(opening, bundle))
     backends.close()
 
 
@@ -165,7 +172,7 @@ def backends_of(*legs: LegName) -> pytest.MarkDecorator:
 
 def found(opened: Opened, text: str, count: int, condition: tuple[str, ...] | None = None) -> ScoredDocuments:
     among = None if condition is None else opened.backends.documents.where(condition)
-    return searched(opened.backends, opened.leg.name, opened.query(text), count, among)
+    return searched(opened.backends, opened.backend.leg, opened.query(text), count, among)
 
 
 def searched(
@@ -177,7 +184,7 @@ def searched(
 
 
 def test_it_says_what_it_is(opened: Opened) -> None:
-    assert (opened.leg.name, opened.leg.backend) == (opened.backend.leg, opened.backend.name)
+    assert opened.backends.legs[opened.backend.leg] == opened.backend.name
 
 
 @pytest.mark.parametrize("text", QUERIES)
@@ -198,18 +205,18 @@ def test_it_finds_the_best_documents(opened: Opened, text: str, count: int) -> N
 def test_given_documents_get_the_scores_of_a_search(opened: Opened, text: str) -> None:
     ordinals, scores = found(opened, text, ALL)
     order = np.random.default_rng(3).permutation(ordinals.size)
-    again = opened.leg.scores(opened.query(text), ordinals[order])
+    again = opened.given(text, ordinals[order])
     assert again.tolist() == scores[order].tolist()
     others = np.setdiff1d(np.arange(len(opened.corpus.documents)), ordinals)
     if opened.backend.positive:
-        assert not opened.leg.scores(opened.query(text), others).any()
+        assert not opened.given(text, others).any()
 
 
 def test_an_ordinal_of_no_document_is_refused(opened: Opened) -> None:
     for wrong in (-1, len(opened.corpus.documents)):
         with raises(ValueError):
-            opened.leg.scores(opened.query("music"), np.array([0, wrong]))
-    assert opened.leg.scores(opened.query("music"), np.empty(0, np.int64)).shape == (0,)
+            opened.given("music", np.array([0, wrong]))
+    assert opened.given("music", np.empty(0, np.int64)).shape == (0,)
 
 
 def test_a_filter_changes_no_score(opened: Opened) -> None:
@@ -227,8 +234,11 @@ def test_the_shares_of_a_score_add_up_to_it(opened: Opened) -> None:
     for text in QUERIES:
         ordinals, scores = found(opened, text, 20)
         query = opened.query(text)
-        shares = opened.leg.shares(query, ordinals)
-        parts = query.tokens.ids.size if opened.backend.leg == "dense" else len(query.terms)
+        if opened.backend.leg == "dense":
+            parts = query.tokens.ids.size
+            shares = opened.encoder.token_shares(query, "default", opened.backends.vectors(ordinals))
+        else:
+            parts, shares = len(query.terms), opened.backends.shares(query, ordinals)
         assert shares.shape == (ordinals.size, parts)
         assert shares.astype(np.float64).sum(axis=1) == pytest.approx(scores, rel=1e-5, abs=1e-5)
 

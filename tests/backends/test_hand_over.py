@@ -134,7 +134,7 @@ def test_the_legs_are_asked_at_the_same_time(engine: SearchEngine, monkeypatch: 
     both = threading.Barrier(2)
     methods: dict[LegName, str] = {"dense": "search", "sparse": "find"}
     for name, method in methods.items():
-        leg = engine.parts.backends.legs[name]
+        leg = getattr(engine.parts.backends, name)
         real = getattr(leg, method)
 
         def met(*arguments: Any, real: Callable[..., Any] = real) -> Any:

@@ -297,6 +297,6 @@ def test_hnsw_finds_what_the_bundle_finds_in_documents_of_the_demo(cluster: Clus
             assert there is not None
             assert here is not None
             recall.append(len(np.intersect1d(there.ordinals, here.ordinals)) / FOUND)
-            exact = local.parts.backends.legs["dense"].scores(query, there.ordinals)
+            exact = local.parts.backends.scores(query.vector, there.ordinals)
             assert there.scores == pytest.approx(exact, abs=1e-5)
     assert np.mean(recall) >= 0.99  # the bundle's own index is exact

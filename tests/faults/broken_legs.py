@@ -6,61 +6,55 @@ from pathlib import Path
 from socket import create_server
 from typing import Any, Final
 
-from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.index import FoundImpacts, ImpactIndex
 from lightretriever.artifacts.sparse.jvm import java_call, java_class
-from lightretriever.service.backends.local import LuceneSparse
 from lightretriever.service.collections.collections import Collections, EngineHolder
+from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import Settings
+from tests.support.legs import WrappedLeg
 
 
-class Broken(LuceneSparse):
+class Broken(WrappedLeg):
     """Calls Java before each search, alone or with the dense leg: a method of a class, with these arguments."""
 
-    def __init__(self, index: ImpactIndex, name: str = "", method: str = "", *arguments: Any) -> None:
-        super().__init__(index)
+    def __init__(self, engine: SearchEngine, name: str = "", method: str = "", *arguments: Any) -> None:
+        super().__init__(engine, "sparse")
         self._call = name, method, arguments
 
-    def begin(self) -> None:
-        """Break in Java."""
+    def begin(self, count: int, seconds: float) -> None:
         name, method, arguments = self._call
         java_call(getattr(java_class(name), method), *arguments)
-
-    def find(self, *arguments: Any) -> FoundImpacts:
-        self.begin()
-        return super().find(*arguments)
 
 
 class Hanging(Broken):
     """Waits in Java, where nothing of Python reaches it, until `release`."""
 
-    def __init__(self, index: ImpactIndex) -> None:
-        super().__init__(index)
+    def __init__(self, engine: SearchEngine) -> None:
+        super().__init__(engine)
         self._latch = java_class("java.util.concurrent.CountDownLatch")(1)
 
-    def begin(self) -> None:
+    def begin(self, count: int, seconds: float) -> None:
         java_call(getattr(self._latch, "await"))
 
     def release(self) -> None:
         java_call(self._latch.countDown)
 
 
-def closed_reader(bundle: Bundle) -> LuceneSparse:
+class ClosedReader(WrappedLeg):
     """A leg whose Lucene reader was closed."""
-    index = bundle.sparse()
-    index.close()
-    return LuceneSparse(index)
+
+    def __init__(self, engine: SearchEngine) -> None:
+        super().__init__(engine, "sparse")
+        self.index = engine.bundle.sparse()
+        self.index.close()
 
 
-SPARSE: Final[dict[str, Callable[[Bundle], LuceneSparse]]] = {
-    "AlreadyClosedException": closed_reader,
+SPARSE: Final[dict[str, Callable[[SearchEngine], WrappedLeg]]] = {
+    "AlreadyClosedException": ClosedReader,
     # More bytes than any Java heap here.
-    "OutOfMemoryError": lambda it: Broken(it.sparse(), "java.nio.ByteBuffer", "allocate", 2**31 - 1),
+    "OutOfMemoryError": lambda it: Broken(it, "java.nio.ByteBuffer", "allocate", 2**31 - 1),
     # Java's regular expressions recurse for every letter of a long text.
-    "StackOverflowError": lambda it: Broken(
-        it.sparse(), "java.util.regex.Pattern", "matches", "(a|b)*", "ab" * 1_000_000
-    ),
+    "StackOverflowError": lambda it: Broken(it, "java.util.regex.Pattern", "matches", "(a|b)*", "ab" * 1_000_000),
 }
 """By the exception in Java."""
 
@@ -72,7 +66,7 @@ def main(bundle: Path) -> None:
         engine = serving.engine
 
         def on_ready() -> None:
-            engine.parts.backends.legs["sparse"] = Hanging(engine.bundle.sparse())
+            Hanging(engine)
             print(listener.getsockname()[1], flush=True)
 
         serve(Collections({serving.name: serving}), [listener], on_ready)

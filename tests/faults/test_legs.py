@@ -12,14 +12,14 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.loadtest.process import ROOT, python
-from lightretriever.service.backends.local import FaissDense
 from lightretriever.service.http.app import create_app
 from lightretriever.service.schemas import LegName
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.faults.broken_legs import SPARSE, Hanging, closed_reader
+from tests.faults.broken_legs import SPARSE, ClosedReader, Hanging
 from tests.faults.traffic import bare
 from tests.service.live import live, warm
+from tests.support.legs import WrappedLeg
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
 
@@ -88,12 +88,12 @@ def assert_does_without(url: str, leg: LegName, other: LegName, times: int = 1) 
 
 def test_a_java_error_in_the_sparse_leg(engine: SearchEngine, caplog: pytest.LogCaptureFixture) -> None:
     with live(create_app(engine)) as url:
-        before, healthy = search(url), engine.parts.backends.legs["sparse"]
+        before = search(url)
         for times, (kind, broken) in enumerate(SPARSE.items(), 1):
-            engine.parts.backends.legs["sparse"] = broken(engine.bundle)
+            leg = broken(engine)
             assert_does_without(url, "sparse", "dense", times)
             assert kind in caplog.text
-            engine.parts.backends.legs["sparse"] = healthy
+            leg.restore()
             assert bare(search(url).content) == bare(before.content)
 
 
@@ -101,15 +101,16 @@ def test_an_error_in_the_dense_leg_and_then_in_both(engine: SearchEngine, tmp_pa
     other = make_tiny_bundle(tmp_path / "other", dimension=24)
     with live(create_app(engine)) as url:
         before = search(url)
-        healthy = dict(engine.parts.backends.legs)
-        engine.parts.backends.legs["dense"] = FaissDense(other.dense())
+        wrong = WrappedLeg(engine, "dense")
+        wrong.index = other.dense()
         assert_does_without(url, "dense", "sparse")
-        engine.parts.backends.legs["sparse"] = closed_reader(engine.bundle)
+        closed = ClosedReader(engine)
         for answer in (search(url), search(url, allow_partial=False), search(url, mode="dense")):
             assert problem(answer) == (500, "search_failed")
         assert "dense and sparse" in search(url).json()["detail"]
         assert [status(url, path) for path in ("livez", "documents/music")] == [200, 200]
-        engine.parts.backends.legs.update(healthy)
+        closed.restore()
+        wrong.restore()
         assert bare(search(url).content) == bare(before.content)
 
 
@@ -128,8 +129,7 @@ def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
     answered in threads, too."""
     with live(create_app(hasty)) as url:
         before = whole(url)
-        healthy = hasty.parts.backends.legs["sparse"]
-        hasty.parts.backends.legs["sparse"] = hanging = Hanging(hasty.bundle.sparse())
+        hanging = Hanging(hasty)
         try:
             assert problem(search(url, snippets={})) == (504, "deadline_exceeded")
             wait_until(lambda: search(url, mode="dense").status_code == 200)
@@ -142,7 +142,7 @@ def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
             assert problem(search(url)) == (503, "not_ready")
             assert status(url, "livez") == 200
         finally:
-            hasty.parts.backends.legs["sparse"] = healthy
+            hanging.restore()
             hanging.release()
         wait_until(lambda: not hasty.parts.executor.lanes["requests"].stuck)
         assert status(url, "readyz") == 200

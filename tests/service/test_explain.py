@@ -16,7 +16,6 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKind
 from lightretriever.artifacts.tokens.table import HeadQueries, TokenTable
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from lightretriever.service.backends.base import EncodedQuery
 from lightretriever.service.errors import DeadlineError, UnsearchableError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
@@ -40,7 +39,7 @@ from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
 from tests.service.reference import Corpus
 from tests.service.test_fusion import of_bytes, of_pieces
-from tests.support.legs import WrappedLeg
+from tests.support.legs import FailingLeg
 from tests.support.tiny import BundleOf, make_tiny_bundle, tiny_documents
 
 KINDS: tuple[VocabularyKind, ...] = ("words", "tokens")
@@ -289,17 +288,10 @@ def test_the_terms_of_a_document(
     assert all(term["text"] == term["term"] and term["in_text"] and term["impact"] > 0 for term in terms)
 
 
-class Silent(WrappedLeg):
-    """A real leg that can't say what its scores are made of."""
-
-    def shares(self, query: EncodedQuery, ordinals: np.ndarray) -> np.ndarray:
-        raise OSError("broken leg")
-
-
-def test_a_leg_that_can_not_explain_costs_its_shares_alone(tiny_bundle: Bundle) -> None:
-    with SearchEngine.open(tiny_bundle, SETTINGS) as engine:
-        engine.parts.backends.legs["dense"] = Silent(engine.parts.backends.legs["dense"])
-        answer = engine.search(SearchRequest(query="music", explain=True))
+@pytest.mark.usefixtures("handed_over")
+def test_a_leg_that_can_not_explain_costs_its_shares_alone(fresh_engine: SearchEngine) -> None:
+    FailingLeg(fresh_engine, "dense", search=False)
+    answer = fresh_engine.search(SearchRequest(query="music", explain=True))
     assert answer.degraded == []
     for hit in answer.hits:
         assert sums(hit)["dense"] is None

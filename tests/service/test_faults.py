@@ -17,7 +17,6 @@ from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.service.backends.base import Leg
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.http.app import create_app
@@ -39,19 +38,19 @@ MODES: tuple[LegName, ...] = ("sparse", "dense", "dense")
 class StuckLeg(FailingLeg):
     """Hangs until the gate opens; the sparse leg ends by itself when it is late."""
 
-    def __init__(self, leg: Leg, gate: threading.Event) -> None:
-        super().__init__(leg, search=False)
+    def __init__(self, engine: SearchEngine, leg: LegName, gate: threading.Event) -> None:
+        super().__init__(engine, leg, search=False)
         self._gate = gate
 
-    def begin(self, count: int, until: float) -> None:
-        if not self._gate.wait(until - perf_counter() if self.name == "sparse" and until < inf else None):
+    def begin(self, count: int, seconds: float) -> None:
+        if not self._gate.wait(seconds if seconds < inf else None):
             raise TimeoutError("late")
 
 
 @contextmanager
 def stuck(engine: SearchEngine, leg: LegName) -> Iterator[None]:
     gate = threading.Event()
-    engine.parts.backends.legs[leg] = StuckLeg(engine.parts.backends.legs[leg], gate)
+    StuckLeg(engine, leg, gate)
     try:
         yield
     finally:
@@ -91,7 +90,7 @@ def test_candidates_that_a_leg_can_not_score_do_not_make_it_a_missing_leg(
     fresh_engine: SearchEngine, leg: LegName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lightretriever.service.backends.local.hands_over", lambda *_: True)  # no leg knows the other's
-    fresh_engine.parts.backends.legs[leg] = FailingLeg(fresh_engine.parts.backends.legs[leg], search=False)
+    FailingLeg(fresh_engine, leg, search=False)
     for allow_partial in (True, False):
         answer = fresh_engine.search(SearchRequest(query="play music", candidates=10, allow_partial=allow_partial))
         assert answer.degraded == []
@@ -122,7 +121,7 @@ def test_candidates_are_not_scored_where_no_time_is_left_for_it(
 
 @LEGS
 def test_a_leg_of_weight_zero_may_be_broken(fresh_engine: SearchEngine, leg: LegName) -> None:
-    fresh_engine.parts.backends.legs[leg] = FailingLeg(fresh_engine.parts.backends.legs[leg])
+    FailingLeg(fresh_engine, leg)
     weights = Weights(dense=float(leg != "dense"), sparse=float(leg != "sparse"))
     request = SearchRequest(query="a", allow_partial=False, fusion=LinearFusion(weights=weights))
     assert fresh_engine.search(request).degraded == []
@@ -169,17 +168,17 @@ def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine, g
     entered = threading.Event()
 
     class Entered(StuckLeg):
-        def begin(self, count: int, until: float) -> None:
+        def begin(self, count: int, seconds: float) -> None:
             entered.set()
-            super().begin(count, until)
+            super().begin(count, seconds)
 
     class FailingAfterwards(FailingLeg):
-        def begin(self, count: int, until: float) -> None:
+        def begin(self, count: int, seconds: float) -> None:
             assert entered.wait(30)
-            super().begin(count, until)
+            super().begin(count, seconds)
 
-    fresh_engine.parts.backends.legs["dense"] = Entered(fresh_engine.parts.backends.legs["dense"], gate)
-    fresh_engine.parts.backends.legs["sparse"] = FailingAfterwards(fresh_engine.parts.backends.legs["sparse"])
+    Entered(fresh_engine, "dense", gate)
+    FailingAfterwards(fresh_engine, "sparse")
     batch = fresh_engine.batch([SearchRequest(query="a", mode=mode, deadline_ms=HURRY_MS) for mode in MODES[:2]])
     calls = [fresh_engine.submit(answer) for answer in batch]
     with raises(SearchFailedError, naming="searches.0"):

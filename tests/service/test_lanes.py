@@ -110,8 +110,7 @@ def test_light_searches_wait_for_no_others(tiny_bundle: Bundle, gate: threading.
         return httpx2.post(url + path, json=body, timeout=90)
 
     with warm(tiny_bundle, settings) as engine, ThreadPoolExecutor(4) as pool:
-        leg = GatedLeg(engine.parts.backends.legs["dense"], gate, settings.candidates)
-        engine.parts.backends.legs["dense"] = leg
+        leg = GatedLeg(engine, "dense", gate, settings.candidates)
         with live(app := create_app(engine)) as url:
             assert ask("/search", {"query": "music"}).status_code == 200  # in a thread: nothing is known
             app.state.recent["default"].seconds = 0.0
@@ -141,7 +140,7 @@ def search(url: str, **fields: object) -> httpx2.Response:
 
 
 def test_what_is_too_much_is_refused_and_the_rest_is_answered(narrow: SearchEngine, gate: threading.Event) -> None:
-    leg = narrow.parts.backends.legs["dense"] = GatedLeg(narrow.parts.backends.legs["dense"], gate)
+    leg = GatedLeg(narrow, "dense", gate)
     refused = threading.Semaphore(0)
 
     def ask(url: str) -> httpx2.Response:
@@ -188,7 +187,7 @@ def test_refusals_take_turns_and_wait_a_second_at_most() -> None:
 
 
 def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, gate: threading.Event) -> None:
-    leg = narrow.parts.backends.legs["dense"] = GatedLeg(narrow.parts.backends.legs["dense"], gate)
+    leg = GatedLeg(narrow, "dense", gate)
     with live(create_app(narrow)) as url, ThreadPoolExecutor(CLIENTS) as pool:
         busy = [pool.submit(search, url) for _ in range(WORKING)]
         for _ in range(WORKING):
@@ -206,15 +205,14 @@ def test_who_waited_beyond_the_deadline_is_not_worked_on(narrow: SearchEngine, g
 def test_accepted_requests_keep_their_deadline_when_both_legs_hang(tiny_bundle: Bundle, gate: threading.Event) -> None:
     settings = SETTINGS.model_copy(update={"deadline_ms": 2_000.0})
     with warm(tiny_bundle, settings) as engine:
-        healthy = dict(engine.parts.backends.legs)
-        for name in ("dense", "sparse"):
-            engine.parts.backends.legs[name] = GatedLeg(engine.parts.backends.legs[name], gate)
+        legs = [GatedLeg(engine, "dense", gate), GatedLeg(engine, "sparse", gate)]
         with live(create_app(engine)) as url, ThreadPoolExecutor(CLIENTS) as pool:
             answers = [future.result() for future in [pool.submit(search, url) for _ in range(2 * CLIENTS)]]
             kinds = Counter(answer.json()["kind"] for answer in answers)
             # On a slow machine requests come apart, and calls hang for so long that they count as stuck.
             assert {"deadline_exceeded"} <= set(kinds) <= {"overloaded", "deadline_exceeded", "not_ready"}
-            engine.parts.backends.legs.update(healthy)
+            for leg in legs:
+                leg.restore()
             gate.set()
             # The lanes' threads return as soon as their calls do.
             while (answer := search(url)).status_code != 200:

@@ -229,7 +229,7 @@ def test_a_leg_that_did_not_answer_and_a_busy_service_are_told(browser: Browser,
     """One request is worked on and none may wait; the place is taken as long as `admission` is entered here."""
     settings = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=1, max_waiting=0, watch_s=0)
     with warm(tiny_bundle, settings) as engine:
-        engine.parts.backends.legs["sparse"] = FailingLeg(engine.parts.backends.legs["sparse"])
+        FailingLeg(engine, "sparse")
         app = create_app(engine)
         with live(app) as url, page_of(browser, url) as page:
             search_for(page, "music")

@@ -125,7 +125,7 @@ def test_a_request_in_flight_ends_with_the_engine_it_began_with(
 ) -> None:
     engine = holder(client).engine
     wait_until(lambda: client.get("/readyz").status_code == 200)
-    leg = engine.parts.backends.legs["dense"] = GatedLeg(engine.parts.backends.legs["dense"], gate)
+    leg = GatedLeg(engine, "dense", gate)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(lambda: client.post("/search", json=BODY).json())
         assert leg.entered.acquire(timeout=60)

@@ -1,28 +1,34 @@
-"""A leg around a real one, for tests that break a part of it."""
+"""An index in the place of a leg's own, for tests that break a part of it."""
 
 import threading
 from math import inf
-from typing import Any, NoReturn
+from typing import Any
 
-from lightretriever.service.backends.base import Leg
+from lightretriever.service.schemas import LegName
+from lightretriever.service.search.engine import SearchEngine
 
-_Leg: Any = object
 
+class WrappedLeg:
+    """Stands in the place of an engine's dense or sparse index: does what that does, and `begin` before each search."""
 
-class WrappedLeg(_Leg):  # type: ignore[misc]  # of what any leg is
-    """Does what the real leg does, and `begin` before each search."""
+    def __init__(self, engine: SearchEngine, leg: LegName) -> None:
+        self.leg, self._backends = leg, engine.parts.backends
+        self.index: Any = getattr(self._backends, leg)
+        self._healthy = self.index
+        setattr(self._backends, leg, self)
 
-    def __init__(self, leg: Leg) -> None:
-        self._leg = leg
+    def restore(self) -> None:
+        """Put the real one back."""
+        setattr(self._backends, self.leg, self._healthy)
 
-    def begin(self, count: int, until: float) -> None:
+    def begin(self, count: int, seconds: float) -> None:
         """Do nothing."""
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._leg, name)
+        found = getattr(self.index, name)
 
         def searching(query: object, count: int, *others: Any) -> Any:
-            self.begin(count, others[-1] if name == "find" else inf)
+            self.begin(count, others[2] if name == "find" else inf)
             return found(query, count, *others)
 
         return searching if name in ("find", "search", "nearest") else found
@@ -31,31 +37,31 @@ class WrappedLeg(_Leg):  # type: ignore[misc]  # of what any leg is
 class FailingLeg(WrappedLeg):
     """Raises, in search or only when it scores given documents."""
 
-    def __init__(self, leg: Leg, *, search: bool = True) -> None:
-        super().__init__(leg)
+    def __init__(self, engine: SearchEngine, leg: LegName, *, search: bool = True) -> None:
+        super().__init__(engine, leg)
         self._search = search
 
-    def begin(self, count: int, until: float) -> None:
+    def begin(self, count: int, seconds: float) -> None:
         if self._search:
             raise OSError("broken leg")
 
-    def scores(self, *_: object) -> NoReturn:
+    def scores(self, *of: object) -> Any:
         raise OSError("broken leg")
 
-    shares = scores
+    impacts = vectors = scores
 
 
 class GatedLeg(WrappedLeg):
     """Lets searches for more documents than `few` wait until the gate opens, and counts them."""
 
-    def __init__(self, leg: Leg, gate: threading.Event, few: int = 0) -> None:
-        super().__init__(leg)
+    def __init__(self, engine: SearchEngine, leg: LegName, gate: threading.Event, few: int = 0) -> None:
+        super().__init__(engine, leg)
         self.gate = gate
         self.entered = threading.Semaphore(0)
         self.calls = 0
         self._few = few
 
-    def begin(self, count: int, until: float) -> None:
+    def begin(self, count: int, seconds: float) -> None:
         if count > self._few:
             self.calls += 1
             self.entered.release()
