@@ -16,8 +16,7 @@ from starlette.responses import Response
 from lightretriever.artifacts.documents.document import read_object
 from lightretriever.service import errors
 from lightretriever.service.errors import shortened
-from lightretriever.service.schemas import Problem, SearchRequest
-from lightretriever.service.schemas.filters import TAGS
+from lightretriever.service.schemas import TAGS, Problem, SearchRequest
 
 JSON: Final = "application/json"
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from lightretriever.artifacts.documents.fields import FieldKind, keyword, last_millisecond, milliseconds, number
 from lightretriever.service.errors import FieldError, InvalidRequestError, shortened
-from lightretriever.service.schemas import Plain
-from lightretriever.service.schemas.filters import And, Condition, Filter, Not, Or
+from lightretriever.service.schemas import And, Condition, Filter, Not, Or, Plain
 
 MAX_VALUES: Final = 1000
 """Most values in all conditions of a filter."""
