@@ -32,8 +32,7 @@ from lightretriever.service.errors import FieldError, UnsearchableError, shorten
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.parts import Parts
+from lightretriever.service.search.engine import Parts, SearchEngine
 from lightretriever.service.serving.listening import BACKLOG
 from lightretriever.service.serving.server import serve
 from lightretriever.service.settings import load_settings

@@ -80,8 +80,7 @@ class ClusterBackends(Backends):
         self.documents = ClusterDocuments(self)
         self.legs = dict.fromkeys(legs, _NAME)
         self._connections, self._timeout_s = cluster, timeout_s
-        self._unreachable: str | None = None
-        self._lost: str | None = None
+        self._problem: str | None = None
         self._probed = -_BETWEEN_PROBES_S
 
     def search(
@@ -148,16 +147,12 @@ class ClusterBackends(Backends):
         except ClusterTimeoutError as error:  # its deadline may have been short, so this is no problem of the cluster's
             raise TimeoutError(str(error)) from error
         except ClusterError as error:
-            self._unreachable = str(error)
+            self._problem = str(error)
             raise UnavailableError(str(error)) from error
-        self._unreachable = None
         answers = [self._failure(entry) if "error" in entry else entry for entry in answer["responses"]]
         failed = [failure for failure in answers if isinstance(failure, Exception)]
         lost = [failure for failure in failed if isinstance(failure, UnavailableError)]
-        if len(failed) < len(answers):
-            self._lost = None
-        elif len(lost) == len(answers):
-            self._lost = str(lost[0])
+        self._problem = str(lost[0]) if len(lost) == len(answers) else None
         if failed and len(failed) == len(answers):
             raise failed[0]
         return answers
@@ -180,7 +175,7 @@ class ClusterBackends(Backends):
     @property
     def problem(self) -> str | None:
         """Why the cluster did not answer the last trip, or what of the index was lost at the last search."""
-        return self._unreachable or self._lost
+        return self._problem
 
     def probe(self) -> str | None:
         """Search for nothing, unless another probe has begun within the last second, and return the `problem`."""
@@ -197,9 +192,8 @@ class ClusterBackends(Backends):
         try:
             indexes = indexes_of(self._connections, self.cluster.alias)
         except ClusterError as error:
-            self._unreachable = str(error)
+            self._problem = str(error)
             return self.cluster.index
-        self._unreachable = None
         return indexes[0] if len(indexes) == 1 else self.cluster.index
 
     def close(self) -> None:

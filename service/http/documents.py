@@ -15,7 +15,7 @@ from lightretriever.service import errors, schemas
 from lightretriever.service.http.handling import admitted, answered, begin, enter, in_thread
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
 from lightretriever.service.http.openapi import READ, WRITE, parameter, route
-from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.engine import ENCODE_DOCUMENT, REQUESTS, WRITES, SearchEngine
 from lightretriever.service.search.live import (
     REFRESH_S,
     DocumentWrites,
@@ -24,7 +24,6 @@ from lightretriever.service.search.live import (
     read_deletion,
     read_lines,
 )
-from lightretriever.service.search.parts import ENCODE_DOCUMENT, REQUESTS, WRITES
 
 
 class _AnyText(StringConvertor):

@@ -23,9 +23,8 @@ from lightretriever.service.http.api_keys import ApiKeys, KeyScope
 from lightretriever.service.http.json import JSON, json_response, read_body
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import Plain, SearchRequest
-from lightretriever.service.search.engine import SearchEngine
+from lightretriever.service.search.engine import REQUESTS, SearchEngine
 from lightretriever.service.search.filters import count_values
-from lightretriever.service.search.parts import REQUESTS
 from lightretriever.service.search.request import candidates_of
 
 if TYPE_CHECKING:

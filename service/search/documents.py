@@ -18,8 +18,7 @@ from lightretriever.service.schemas import DocumentTerm, DocumentTerms
 
 _log = logging.getLogger(__name__)
 _ID_FIELD: Final = "_id"
-_KEPT_SETS: Final = 64
-_KEPT_BYTES: Final = 64 << 20
+_KEPT_SETS: Final = 16  # of documents, each with two bits a document
 _PROBE_WORDS: Final = 8
 _PROBE_CHARACTERS: Final = 200
 _MORE: Final = 10  # times as many documents, as few make an example
@@ -50,9 +49,7 @@ class Documents:
 
     def __init__(self, store: DocumentStore, names: Sequence[str]) -> None:
         """`names` are those of all fields, as the manifest has them."""
-        set_bytes = 2 * (store.count // 8 + 8)  # in Java and in Python
-        kept = lru_cache(max(1, min(_KEPT_SETS, _KEPT_BYTES // set_bytes)))
-        self._where = kept(lambda condition: store.where(condition))
+        self._where = lru_cache(_KEPT_SETS)(lambda condition: store.where(condition))
         self.store = store
         self.fields: list[str] = sorted({"title", "text", *names} - {_ID_FIELD})
         """Names of the fields."""
@@ -74,8 +71,8 @@ class Documents:
         return None if ordinal is None else self.fetch(np.array([ordinal], np.int64), None)[0][1]
 
     def where(self, condition: tuple[str, ...]) -> DocumentFilter:
-        """Return the documents for which a condition holds, see `service.search.filters`. Sets of recent conditions are
-        kept until a document changes: up to 64, within 64 MiB, but at least one."""
+        """Return the documents for which a condition holds, see `service.search.filters`. The last 16 sets are kept
+        until a document changes."""
         with reading():
             return self._where(condition)
 
@@ -99,12 +96,10 @@ class Documents:
         ]
         return DocumentTerms(id=document_id, terms=listed)
 
-    def probes(self, count: int, longest: int = _PROBE_CHARACTERS) -> list[str]:
-        """Return up to `count` query-like texts of at most `longest` characters: the first words of documents spread
-        over the index."""
-        limit = min(longest, _PROBE_CHARACTERS)
-        probes = (" ".join(text_of(fields).split()[:_PROBE_WORDS])[:limit].strip() for fields in self._sample(count))
-        return [probe for probe in probes if probe]
+    def probes(self, count: int) -> list[str]:
+        """Return up to `count` query-like texts: the first words of documents spread over the index."""
+        texts = [" ".join(text_of(fields).split()[:_PROBE_WORDS]) for fields in self._sample(count)]
+        return [text[:_PROBE_CHARACTERS].strip() for text in texts if text]
 
     def examples(self, count: int, accept: Callable[[str], bool]) -> list[str]:
         """Return up to `count` queries to try which are accepted: short titles of documents spread over the index,

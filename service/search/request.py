@@ -26,7 +26,7 @@ from lightretriever.service.search.filters import Ranges, all_of, listed, read_f
 from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:
-    from lightretriever.service.search.parts import Parts
+    from lightretriever.service.search.engine import Parts
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -110,7 +110,7 @@ def test_only_the_pipeline_imports_model_software(modules: Modules) -> None:
 def test_the_service_imports_the_pipeline_only_to_encode_documents(modules: Modules) -> None:
     offline = importers(modules, "lightretriever.artifacts.pipeline", "lightretriever.artifacts.training")
     (name,) = [name for name in offline if name.startswith("service/")]
-    assert name == "service/search/parts.py"
+    assert name == "service/search/engine.py"
 
 
 def test_the_environment_is_not_read_at_import(modules: Modules) -> None:

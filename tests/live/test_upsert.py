@@ -12,8 +12,7 @@ from lightretriever.artifacts.errors import CorpusError, JournalError, RecipeErr
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
-from lightretriever.service.search.engine import SearchEngine
-from lightretriever.service.search.parts import ENCODE_DOCUMENT
+from lightretriever.service.search.engine import ENCODE_DOCUMENT, SearchEngine
 from lightretriever.service.settings import Settings, load_settings
 from tests.pipeline.test_growing import COUNT, NEW
 from tests.service.live import live
