@@ -1,4 +1,4 @@
-"""The protocols of the stored documents, and of the backends of a bundle, which search its legs together.
+"""The protocol of the backends of a bundle, which search its legs together.
 
 A *leg* is one way of ranking: it proposes documents with scores. A *backend* is the library that searches a leg. A
 document's ordinal is its position in the order of writing, from 0.
@@ -8,24 +8,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array, Int64Array
 from lightretriever.artifacts.live.documents import LiveDocuments
 from lightretriever.artifacts.sparse.index import Spelling
 from lightretriever.service.execution.executor import Outcome
 from lightretriever.service.schemas import ClusterFacts, LegName
 
+if TYPE_CHECKING:
+    from lightretriever.artifacts.sparse.index import ImpactIndex
+    from lightretriever.service.backends.opensearch import ClusterDocuments
+
+DocumentStore: TypeAlias = "ImpactIndex | ClusterDocuments"
+"""The stored documents. Thread-safe."""
+
 LegNames = Collection[LegName]
 Ordinals = Int64Array
 Scores = Float32Array
 
 DocumentFilter = Any
-"""The documents that match a condition, in a form that only the backends read: see `DocumentStore.where`."""
+"""The documents that match a condition, in a form that only the backends read: see `where` of the documents."""
 
 
 class ScoredDocuments(NamedTuple):
@@ -119,49 +124,6 @@ class DocumentsGoneError(Exception):
     def __init__(self, ordinals: Sequence[int]) -> None:
         super().__init__(f"{len(ordinals)} documents were deleted, such as {ordinals[0]}")
         self.ordinals = frozenset(ordinals)
-
-
-class DocumentStore(Protocol):
-    """The stored documents. Thread-safe. `ImpactIndex` is one."""
-
-    @property
-    def count(self) -> int:
-        """Number of documents."""
-
-    def spread(self, count: int) -> Ordinals:
-        """Return the ordinals of up to `count` documents from all over the store, ascending."""
-
-    def documents(self, ordinals: Ordinals) -> list[bytes]:
-        """Return the JSON of documents (m,), byte for byte as they were added. ValueError for an unknown ordinal,
-        DocumentsGoneError if some were deleted."""
-
-    def ordinal(self, document_id: str) -> int | None:
-        """Return the ordinal of the document with this id, None if there is none."""
-
-    def terms(self, ordinal: int) -> tuple[list[str], Int32Array]:
-        """Return all terms (n,) of a document, and their impacts (n,) int32."""
-
-    def of(self, ordinals: Ordinals) -> DocumentFilter:
-        """Return the set of some documents (m,)."""
-
-    def counts(self, field: str, allowed: DocumentFilter | None) -> list[tuple[str, int]]:
-        """Count the values of a keyword field in the documents `allowed`, the most frequent first, ties by value; None:
-        in all that there are."""
-
-    def where(self, condition: Sequence[str]) -> DocumentFilter:
-        """Return the documents for which a condition holds, see `service.search.filters`."""
-
-    def totals(self, chosen: Sequence[DocumentFilter | None], allowed: DocumentFilter | None = None) -> list[int]:
-        """Return the number of documents in each set, of those `allowed`; None: all documents."""
-
-    def listed(
-        self, allowed: DocumentFilter | None, order: Order | None, offset: int, count: int, seconds: float = inf
-    ) -> Ordinals:
-        """Return the documents (m,) from the one at `offset` on, up to `count`, of those `allowed`, in an order, or by
-        ordinal; ties are by ordinal. TimeoutError after `seconds`, where the backend can be interrupted."""
-
-    def close(self) -> None:
-        """Release the store. Idempotent."""
 
 
 class Backends(ABC):

@@ -16,23 +16,10 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.cluster import schema
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect, indexes_of, only_index, read_meta
 from lightretriever.artifacts.cluster.live import LiveIndex
-from lightretriever.artifacts.cluster.schema import (
-    FIRST_LIVE,
-    MAX_FOUND,
-    IndexMeta,
-    Query,
-    dense_search,
-    filter_field,
-    filter_query,
-    listing,
-    matching,
-    of_ordinals,
-    read_features,
-    read_hits,
-    sparse_search,
-)
+from lightretriever.artifacts.cluster.schema import FIRST_LIVE, MAX_FOUND, IndexMeta, Query, filter_field, read_features
 from lightretriever.artifacts.documents.bounds import MAX_COUNTED
 from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array
@@ -87,9 +74,10 @@ class ClusterBackends(Backends):
         self, query: EncodedQuery, legs: LegNames, count: int, allowed: DocumentFilter | None, deadline: float
     ) -> LegResults:
         """Search these legs, as `Backends.search`."""
-        searches: list[tuple[str, Query]] = [(name, self._asked(name, query, count, allowed)) for name in legs]
+        searches = [self._asked(name, query, count, allowed) for name in legs]
         for condition in query.named:
-            searches.append(("named", listing(matching(filter_query(condition), allowed), None, 0, _MAX_NAMED + 1)))
+            matching = schema.matching(schema.filter_query(condition), allowed)
+            searches.append(schema.listing(matching, None, 0, _MAX_NAMED + 1))
         trip = call_here(partial(self.ask, searches, deadline), deadline)
         if trip.value is None:
             return LegResults({name: Outcome(reason=trip.reason, error=trip.error) for name in legs}, query)
@@ -104,13 +92,14 @@ class ClusterBackends(Backends):
 
     def _asked(self, leg: LegName, query: EncodedQuery, count: int, allowed: DocumentFilter | None) -> Query:
         if leg == "dense":
-            return dense_search(query.vector, count, allowed)
-        return sparse_search(query.terms, query.weights, count, allowed, large=self.meta.large)
+            return schema.dense_search(query.vector, count, allowed)
+        return schema.sparse_search(query.terms, query.weights, count, allowed, large=self.meta.large)
 
     def scores(self, vector: Float32Array, ordinals: Ordinals) -> Scores:
         """Return the dense scores of given documents. DocumentsGoneError for a deleted one."""
         self.check(ordinals)
-        hits = read_hits("dense", self.ask_one(dense_search(vector, max(1, ordinals.size), of_ordinals(ordinals))))
+        search = schema.dense_search(vector, max(1, ordinals.size), schema.of_ordinals(ordinals))
+        hits = schema.read_hits("dense", self.ask_one(search))
         return np.array(_each(ordinals, dict(zip(*(part.tolist() for part in hits), strict=True))), np.float32)
 
     def shares(self, query: EncodedQuery, ordinals: Ordinals) -> Float32Array:
@@ -128,18 +117,17 @@ class ClusterBackends(Backends):
 
     def ask_one(self, search: Query) -> Query:
         """Send one search, and give its answer."""
-        return result_of(self.ask([("documents", search)])[0])
+        return result_of(self.ask([search])[0])
 
-    def ask(self, searches: Iterable[tuple[str, Query]], deadline: float = inf) -> list[Query | Exception]:
-        """Send searches, each with its leg, in one trip. Give each one's answer or exception; raise the first if all
-        fail."""
+    def ask(self, searches: Iterable[Query], deadline: float = inf) -> list[Query | Exception]:
+        """Send searches in one trip. Return each one's answer or exception; raise the first if all fail."""
         deadline = min(deadline, _DEADLINE.get())
         left = self._timeout_s if deadline == inf else deadline - perf_counter()
         if left <= 0:
             raise TimeoutError("There was no time left to ask the cluster.")
         # Partial results would lack a lost shard without an error.
         header = {"index": self.cluster.index, "allow_partial_search_results": False}
-        body = [line for _, search in searches for line in (header, search)]
+        body = [line for search in searches for line in (header, search)]
         params = {"cancel_after_time_interval": f"{max(1, round(left * 1e3))}ms"}
         try:
             with self._connections.translated():
@@ -183,7 +171,7 @@ class ClusterBackends(Backends):
         if now >= self._probed + _BETWEEN_PROBES_S:
             self._probed = now
             with suppress(ClusterError, UnavailableError, TimeoutError):  # it is a problem then, or only late
-                self.ask([("documents", {"size": 0, "track_total_hits": False})], now + _PROBE_S)
+                self.ask([{"size": 0, "track_total_hits": False}], now + _PROBE_S)
         return self.problem
 
     def present_index(self) -> str:
@@ -211,7 +199,7 @@ class ClusterBackends(Backends):
 
 
 class ClusterDocuments:
-    """The documents of one index: a `DocumentStore`."""
+    """The documents of one index, with what searches ask of an `ImpactIndex`."""
 
     def __init__(self, backends: ClusterBackends) -> None:
         self.count = backends.meta.documents
@@ -232,7 +220,7 @@ class ClusterDocuments:
         values: dict[int, Any] = {}
         for start in range(0, ordinals.size, MAX_FOUND):
             part = ordinals[start : start + MAX_FOUND]
-            query = {"constant_score": {"filter": of_ordinals(part)}}
+            query = {"constant_score": {"filter": schema.of_ordinals(part)}}
             hits = self._hits({"size": part.size, "query": query, "_source": [field], "docvalue_fields": ["ordinal"]})
             values |= {hit["fields"]["ordinal"][0]: hit["_source"].get(field) for hit in hits}
         return _each(ordinals, values)
@@ -255,12 +243,12 @@ class ClusterDocuments:
     def of(self, ordinals: Ordinals) -> DocumentFilter:
         """Return the query that documents (m,) match."""
         self._backends.check(ordinals)
-        return of_ordinals(ordinals)
+        return schema.of_ordinals(ordinals)
 
     def counts(self, field: str, allowed: DocumentFilter | None) -> list[tuple[str, int]]:
         """Count the values of a keyword field in the documents `allowed`. TooManyValuesError for more than 10,000."""
         values = {"terms": {"field": filter_field(field), "size": MAX_COUNTED}}
-        answer = self._backends.ask_one({"size": 0, "query": matching(allowed), "aggs": {"values": values}})
+        answer = self._backends.ask_one({"size": 0, "query": schema.matching(allowed), "aggs": {"values": values}})
         counted = answer["aggregations"]["values"]
         if counted["sum_other_doc_count"]:
             raise TooManyValuesError(field, MAX_COUNTED)
@@ -269,12 +257,12 @@ class ClusterDocuments:
 
     def where(self, condition: Sequence[str]) -> DocumentFilter:
         """Return the query that documents of a condition match."""
-        return filter_query(condition)
+        return schema.filter_query(condition)
 
     def totals(self, chosen: Sequence[DocumentFilter | None], allowed: DocumentFilter | None = None) -> list[int]:
         """Return the number of documents in each set, of those `allowed`, all in one trip; None: all documents."""
-        searches = [{"size": 0, "track_total_hits": True, "query": matching(part, allowed)} for part in chosen]
-        answers = self._backends.ask(("documents", search) for search in searches)
+        searches = [{"size": 0, "track_total_hits": True, "query": schema.matching(part, allowed)} for part in chosen]
+        answers = self._backends.ask(searches)
         return [int(result_of(answer)["hits"]["total"]["value"]) for answer in answers]
 
     def listed(
@@ -282,7 +270,7 @@ class ClusterDocuments:
     ) -> Ordinals:
         """Return the documents (m,) from the one at `offset` on, up to `count`, in an order, or by ordinal. The trip
         ends by the time of `ClusterBackends.within`, so `seconds` ends nothing."""
-        hits = self._hits(listing(allowed, order, offset, count))
+        hits = self._hits(schema.listing(allowed, order, offset, count))
         return np.array([hit["fields"]["ordinal"][0] for hit in hits], np.int64)
 
     def close(self) -> None:
@@ -302,7 +290,7 @@ def result_of(outcome: T | Exception) -> T:
 
 
 def _found(name: LegName, answer: Query | Exception) -> ScoredDocuments:
-    return ScoredDocuments(*read_hits(name, result_of(answer)))
+    return ScoredDocuments(*schema.read_hits(name, result_of(answer)))
 
 
 def _each(ordinals: Ordinals, values: Mapping[int, T]) -> list[T]:

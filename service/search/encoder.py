@@ -13,7 +13,6 @@ A leg for which a text has nothing finds no document.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Final, TypeVar
 
@@ -110,10 +109,10 @@ class QueryEncoder:
         any. Its heaviest term weighs as much as a word of a text, the others by their impacts beside it."""
         names, _, weights = self._weighed([[term] for term in terms], (impacts / impacts.max(initial=1)).tolist())
         heaviest = np.lexsort((np.array(names), -weights))[:_MAX_LIKE]
-        query = EncodedQuery.of_model([names[index] for index in heaviest.tolist()], weights[heaviest], None)
+        kept, no_counts = [names[index] for index in heaviest.tolist()], np.zeros(heaviest.size, np.int64)
         length = 0.0 if vector is None else float(np.linalg.norm(vector))
         dense = vector / np.float32(length) if vector is not None and length >= _SHORTEST else None
-        return replace(query, counts=np.zeros(len(query.terms), np.int64), dense=dense, head=True)
+        return EncodedQuery(kept, no_counts, weights[heaviest], NO_TOKENS, dense, head=True)
 
     def can_encode(self, text: str, task: str) -> bool:
         """Return whether `encode` makes a query of a text for a task: the one place that says which texts are *without

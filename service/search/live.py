@@ -9,20 +9,9 @@ from typing import Any, Final, cast
 
 import orjson
 
+from lightretriever.artifacts import errors as causes
 from lightretriever.artifacts.documents.bounds import check_id
 from lightretriever.artifacts.documents.document import Document as CorpusDocument
-from lightretriever.artifacts.errors import (
-    ClusterError,
-    ClusterTimeoutError,
-    ConflictError,
-    DiskError,
-    DocumentError,
-    JournalError,
-    LightRetrieverError,
-    ModelError,
-    TokenizerError,
-    UnencodedError,
-)
 from lightretriever.artifacts.live.documents import (
     Change,
     Encoded,
@@ -55,11 +44,12 @@ def get_document(engine: SearchEngine, document_id: str, clock: StageClock) -> s
         return engine.document(document_id, clock)
     try:
         stored = live.get(_checked(document_id), _deadline(engine, clock))
-    except (ClusterTimeoutError, TimeoutError) as error:
+    except (causes.ClusterTimeoutError, TimeoutError) as error:
         raise errors.DeadlineError("The document did not come in time. Allow more time, or try again.") from error
-    except (ClusterError, DiskError, JournalError) as error:
+    except (causes.ClusterError, causes.DiskError, causes.JournalError) as error:
         _log.error("documents failed", exc_info=error)
-        raise errors.NotReadyError(errors.UNAVAILABLE if isinstance(error, ClusterError) else str(error)) from error
+        reason = errors.UNAVAILABLE if isinstance(error, causes.ClusterError) else str(error)
+        raise errors.NotReadyError(reason) from error
     if stored is None:
         raise _not_found(document_id)
     fields = orjson.loads(stored.raw)
@@ -116,11 +106,11 @@ class DocumentWrites:
         """Return the answer for the only change. InvalidRequestError for what the index can't have,
         VersionConflictError, and DocumentNotFoundError where there is nothing to delete."""
         ((change, result),) = zip(self.changes, results, strict=True)
-        if isinstance(result, UnencodedError):
+        if isinstance(result, causes.UnencodedError):
             has_encoding = change.vector is not None or change.impacts is not None
             raise _invalid(result, "Send both, or neither." if has_encoding else _NO_MODEL)
         with _writing():
-            if isinstance(result, LightRetrieverError):
+            if isinstance(result, causes.LightRetrieverError):
                 raise result
         if result is None:
             raise _not_found(change.id)
@@ -186,23 +176,23 @@ def read_change(engine: SearchEngine, document_id: str, request: schemas.Documen
 def _writing() -> Iterator[None]:
     try:
         yield
-    except DocumentError as error:
+    except causes.DocumentError as error:
         raise _invalid(error, error.remedy) from error
-    except (ModelError, TokenizerError) as error:
+    except (causes.ModelError, causes.TokenizerError) as error:
         raise errors.InvalidRequestError.at("fields", f"the model can't read the document: {error}") from error
-    except ConflictError as error:
+    except causes.ConflictError as error:
         raise errors.VersionConflictError(str(error)) from error
-    except (ClusterTimeoutError, TimeoutError) as error:
+    except (causes.ClusterTimeoutError, TimeoutError) as error:
         raise errors.DeadlineError("The write was not confirmed in time, and may have been made: repeat it.") from error
-    except DiskError as error:
+    except causes.DiskError as error:
         _log.error("write refused", exc_info=error)
         raise errors.NoRoomError(str(error)) from error
-    except (ClusterError, JournalError) as error:
+    except (causes.ClusterError, causes.JournalError) as error:
         _log.error("write failed", exc_info=error)
         raise errors.WriteFailedError(str(error)) from error
 
 
-def _invalid(error: DocumentError, remedy: str) -> errors.InvalidRequestError:
+def _invalid(error: causes.DocumentError, remedy: str) -> errors.InvalidRequestError:
     message = error.message.removeprefix(f"{error.field}: ")
     return errors.InvalidRequestError.at(error.field, f"{message} {remedy}")
 

@@ -334,7 +334,7 @@ def _ranked(context: SearchContext, table: CandidateTable, fused: Fused, pinned:
         if names:
             read = [fields for _, fields in parts.documents.fetch(ordinals, names)]
             values = {name: [fields.get(name) for fields in read] for name in names}
-        ranking = ranked(request, fused, values, plan.kinds, context.require_time)
+        ranking = ranked(request, fused, values, plan.kinds)
         if plan.rerank and parts.reranker is not None:
             ranking = replace(ranking, reranked=_relevance(context, parts.reranker, table, ranking.order))
         return grouped(request, ranking, values, fused.order, pinned)

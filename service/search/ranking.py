@@ -58,19 +58,12 @@ class Ranked:
     groups: Mapping[int, Plain] = field(default_factory=dict)
 
 
-def ranked(
-    request: SearchRequest,
-    fused: Fused,
-    values: Values,
-    kinds: Mapping[str, FieldKind],
-    require_time: Callable[[str], None],
-) -> Ranked:
-    """Order the candidates by boosts and sorting. `require_time` is called between the steps and may raise."""
+def ranked(request: SearchRequest, fused: Fused, values: Values, kinds: Mapping[str, FieldKind]) -> Ranked:
+    """Order the candidates by boosts and sorting."""
     columns = fused.order
     scores, boosts = fused.scores, np.zeros((len(request.boosts), fused.scores.size))
     now = time() * 1e3
     for index, boost in enumerate(request.boosts):
-        require_time("boost the candidates")
         kind, share = kinds[boost.field], _share(boost, kinds[boost.field], now)
         of_each = (max(map(share, values_of(kind, value)), default=0.0) for value in values[boost.field])
         boosts[index, columns] = np.fromiter(of_each, np.float64, columns.size) * boost.weight
@@ -78,7 +71,6 @@ def ranked(
     if request.boosts:
         scores = scores + boosts.sum(axis=0)
         rows = np.argsort(-scores[columns], kind="stable")
-    require_time("order the candidates")
     if request.sort is not None:
         rows = _sorted(request.sort, kinds[request.sort.field], values[request.sort.field], rows)
     return Ranked(columns[rows].tolist(), scores, boosts)
