@@ -371,7 +371,7 @@ def random_request(random: np.random.Generator) -> Asked:
 
 
 def _words(random: np.random.Generator) -> str:
-    words = (*WORDS, "日本語の検索", "Zażółć", "🎵", "<|endoftext|>")
+    words = (*WORDS, "日本語の検索", "Zażółć", "🎵", "<|endoftext|>", "C++", "wi-fi")
     return " ".join(words[place] for place in random.integers(len(words), size=random.integers(1, 5)))
 
 

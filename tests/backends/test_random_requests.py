@@ -104,6 +104,10 @@ def _compare_explanation(hit: Hit, name: str, model: BruteForce) -> None:
     assert hit.explanation is not None
     words, row = hit.explanation.words, model.rows[model.ids.index(hit.id)]
     assert sum(getattr(word, name) for word in words) == pytest.approx(getattr(hit, name).score, rel=ERROR, abs=ERROR)
+    for word in words:
+        parts = [getattr(part, name) for part in (word.terms if name == "sparse" else word.tokens)]
+        assert getattr(word, name) == pytest.approx(sum(parts), rel=ERROR, abs=ERROR)
+        assert word.added == any(term.added for term in word.terms)
     for term in (one for word in words for one in word.terms if name == "sparse"):
         assert term.impact == row.impacts.get(term.term, 0)
     fusion = hit.explanation.fusion

@@ -183,18 +183,10 @@ def test_a_value_that_an_older_version_let_pass_is_none(engine: SearchEngine, tm
 
 
 def test_hits_tell_their_groups(engine: SearchEngine) -> None:
-    scores = {hit.id: hit.score for hit in hits(engine, k=100, mode="dense")}
+    """Their sizes: tests/backends/test_random_requests.py."""
     found = hits(engine, k=100, mode="dense", group_by="part_of")
-    assert [hit.rank for hit in found] == list(range(1, len(found) + 1))
     assert {str(hit.group.value) for hit in found if hit.group} == {
         *(f"book-{number}" for number in range(7)),
         *("True", "False", "None"),
     }
     assert [hit.group and hit.group.value for hit in found] == [FIELDS[hit.id].get("part_of") for hit in found]
-    assert [hit.score for hit in found] == [scores[hit.id] for hit in found]
-    found = hits(engine, k=3, group_by="kind", sort={"field": "stars"}, explain=True, snippets={"fields": ["text"]})
-    assert [hit.group and hit.group.value for hit in found] == [FIELDS[hit.id]["kind"] for hit in found]
-    for hit in found:
-        assert hit.explanation is not None
-        assert hit.explanation.boosts is None
-        assert hit.snippets is not None

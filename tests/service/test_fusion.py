@@ -25,9 +25,8 @@ from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.pipeline.recipe import IndexRecipe
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from lightretriever.service.errors import InvalidRequestError
-from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
-from lightretriever.service.schemas import EncodeRequest, LinearFusion, Normalization, SearchRequest
+from lightretriever.service.schemas import LinearFusion, Normalization, SearchRequest
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.fusion import (
@@ -41,7 +40,7 @@ from lightretriever.service.search.fusion import (
     moved_query,
 )
 from tests.service.conftest import SETTINGS
-from tests.service.live import client_of, warm
+from tests.service.live import client_of
 from tests.support.tiny import make_tiny_bundle, tiny_documents, tiny_idf
 from tests.support.wordings import raises
 
@@ -202,29 +201,14 @@ def test_impossible_weights_are_refused(tmp_path: Path) -> None:
         read_manifest(bundle.path)
 
 
-@pytest.fixture(scope="module")
-def idf_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
-    with warm(make_tiny_bundle(tmp_path_factory.mktemp("idf") / "tiny", idf=True), SETTINGS) as engine:
-        yield engine
-
-
-def test_encode_tells_count_and_weight(engine: SearchEngine, idf_engine: SearchEngine) -> None:
-    request = EncodeRequest(text="play music music music")
-    idf = tiny_idf(idf_engine.bundle.tokenizer())
-    plain, weighted = engine.encode(request).terms, idf_engine.encode(request).terms
-    assert [term.count for term in plain] == [term.count for term in weighted]
-    assert [term.weight for term in plain] == [term.count for term in plain]
-    assert [term.weight for term in weighted] == [
-        float(np.float32(term.count) * idf[int(term.term)]) for term in weighted
-    ]
-    assert idf_engine.encode(request).tokens == engine.encode(request).tokens
-
-
-def test_info_and_metrics_tell_which_variant_is_served(engine: SearchEngine, idf_engine: SearchEngine) -> None:
-    for served, variant in ((engine, "count"), (idf_engine, "idf_count")):
-        with TestClient(create_app(served)) as client:
-            assert client.get("/info").json()["bundle"]["query_weights"] == variant
-            assert f'query_weights="{variant}"' in client.get("/metrics").text
+def test_query_weights_are_told(tmp_path: Path) -> None:
+    bundle = make_tiny_bundle(tmp_path / "tiny", idf=True)
+    idf = tiny_idf(bundle.tokenizer())
+    with client_of(bundle, SETTINGS) as client:
+        assert client.get("/info").json()["bundle"]["query_weights"] == "idf_count"
+        assert 'query_weights="idf_count"' in client.get("/metrics").text
+        for term in client.post("/encode", json={"text": "play music music music"}).json()["terms"]:
+            assert term["weight"] == float(np.float32(term["count"]) * idf[int(term["term"])])
 
 
 def of_bytes(texts: list[str]) -> Tokenizer:

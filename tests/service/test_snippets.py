@@ -1,7 +1,6 @@
 """Snippets are parts of the text as it stands, the best there are, with the query's words marked and no others."""
 
 import unicodedata
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -25,25 +24,15 @@ WORDS = ["music", "player", "terminal", "search", "a", "the", "plays", "Übergr�
 TEXTS = st.lists(st.sampled_from([*WORDS, "of", "engine", "(music)", "Music,", "\n"]), max_size=60).map(" ".join)
 
 
-@dataclass(frozen=True)
-class Maker:
-    """Makes the snippets of a query, one at a time."""
-
-    snippets: Snippets
-
-    def one(self, text: str, length: int) -> Snippet:
-        (snippet,) = self.snippets.of([text], length)
-        return snippet
-
-
 @pytest.fixture(scope="module")
 def words(tiny_bundle: Bundle) -> QueryEncoder:
     """An encoder whose terms are words."""
     return QueryEncoder(tiny_bundle.tokenizer(), {"default": tiny_bundle.table("default")}, Vocabulary(None, "english"))
 
 
-def snippets(encoder: QueryEncoder, query: str) -> Maker:
-    return Maker(Snippets(encoder.vocabulary, encoder.encode(query, "default", StageClock())))
+def snippet_of(encoder: QueryEncoder, query: str, text: str, length: int) -> Snippet:
+    (snippet,) = Snippets(encoder.vocabulary, encoder.encode(query, "default", StageClock())).of([text], length)
+    return snippet
 
 
 def marked(snippet: Snippet) -> list[str]:
@@ -59,7 +48,7 @@ def marked(snippet: Snippet) -> list[str]:
 @example(text="あ" * 300 + " music " + "あ" * 300, query=["music"], length=200)
 @example(text=f"see https://example.org/{'a' * 300} or https://example.org/{'b' * 300}", query=["or"], length=80)
 def test_a_snippet_is_a_part_of_the_text(words: QueryEncoder, text: str, query: list[str], length: int) -> None:
-    snippet = snippets(words, " ".join(query)).one(text, length)
+    snippet = snippet_of(words, " ".join(query), text, length)
     assert snippet.text == text[snippet.start :][: len(snippet.text)]
     assert length >= len(snippet.text) >= min(len(text), length - 2 * min(30, length // 3))
     assert all(0 <= start < end <= len(snippet.text) for start, end in snippet.marks)
@@ -72,8 +61,8 @@ def test_a_snippet_is_a_part_of_the_text(words: QueryEncoder, text: str, query: 
 @example(text="(music) of the engine of the engine of player", query=["music", "player", "music"])
 def test_no_other_part_has_more_of_the_query(words: QueryEncoder, text: str, query: list[str]) -> None:
     """A word weighs as often as it comes in the query."""
-    maker = snippets(words, " ".join(query))
-    whole, length = maker.one(text, 2000), 40
+    asked, length = " ".join(query), 40
+    whole = snippet_of(words, asked, text, 2000)
 
     def worth(found: list[str]) -> int:
         """What the different words weigh together."""
@@ -85,7 +74,7 @@ def test_no_other_part_has_more_of_the_query(words: QueryEncoder, text: str, que
         for last in range(first, len(whole.marks))
         if whole.marks[last][1] - whole.marks[first][0] <= length
     ]
-    assert worth(marked(maker.one(text, length))) >= max(possible, default=0)
+    assert worth(marked(snippet_of(words, asked, text, length))) >= max(possible, default=0)
 
 
 HOUSES = "A house, houses, housing; the HOUSED greenhouse"
@@ -136,19 +125,21 @@ HYPHENS = "Wi-Fi, WiFi, wi‑fi-router and wi fi; a fi-wi, wi--fi"
     ],
 )
 def test_words_of_the_query_are_marked(words: QueryEncoder, query: str, text: str, marks: str) -> None:
-    assert "|".join(marked(snippets(words, query).one(text, 200))) == marks
+    assert "|".join(marked(snippet_of(words, query, text, 200))) == marks
 
 
 def test_tokens_mark_only_words_of_which_the_query_has_every_token(engine: SearchEngine) -> None:
     encoder = engine.parts.encoder
-    maker = snippets(encoder, "needle music")
     assert len(encoder.tokenizer.query_ids("needle")) > 1
-    assert marked(maker.one("A needle, Needles and less; musical Music!", 200)) == ["needle", "Music"]
+    assert marked(snippet_of(encoder, "needle music", "A needle, Needles and less; musical Music!", 200)) == [
+        "needle",
+        "Music",
+    ]
 
 
 def test_the_part_with_most_of_the_query_is_taken(words: QueryEncoder) -> None:
     text = "music " + "of the engine " * 30 + "here the terminal plays music again " + "of the engine " * 30
-    snippet = snippets(words, "music terminal").one(text, 60)
+    snippet = snippet_of(words, "music terminal", text, 60)
     assert marked(snippet) == ["terminal", "music"]
     assert 0 < text.index("terminal") - snippet.start < 30
     assert text[snippet.start - 1] == " "
@@ -156,9 +147,9 @@ def test_the_part_with_most_of_the_query_is_taken(words: QueryEncoder) -> None:
 
 
 def test_without_a_match_a_snippet_is_the_beginning(words: QueryEncoder) -> None:
-    snippet = snippets(words, "chess").one("of the engine " * 20, 30)
+    snippet = snippet_of(words, "chess", "of the engine " * 20, 30)
     assert (snippet.text, snippet.start, snippet.marks) == ("of the engine of the engine of", 0, [])
-    assert snippets(words, "chess").one("", 30) == Snippet(text="", start=0, marks=[])
+    assert snippet_of(words, "chess", "", 30) == Snippet(text="", start=0, marks=[])
 
 
 @pytest.mark.parametrize(
@@ -178,9 +169,9 @@ def test_without_a_match_a_snippet_is_the_beginning(words: QueryEncoder) -> None
 def test_scripts_without_spaces_are_marked_by_pairs_of_signs(
     words: QueryEncoder, query: str, text: str, marks: list[str]
 ) -> None:
-    assert marked(snippets(words, query).one(text, 200)) == marks
+    assert marked(snippet_of(words, query, text, 200)) == marks
     far = f"{text[::-1]} " * 3 + "music " * 40
-    assert marked(snippets(words, query).one(f"{far}{text}", 60)) == marks
+    assert marked(snippet_of(words, query, f"{far}{text}", 60)) == marks
 
 
 def test_every_combining_mark_is_one_of_a_word() -> None:
@@ -198,10 +189,9 @@ def test_every_combining_mark_is_one_of_a_word() -> None:
 
 
 def test_only_the_beginning_of_a_very_long_text_is_looked_at(words: QueryEncoder) -> None:
-    maker = snippets(words, "music")
     filler = "of the engine " * (LONGEST_READ // 14)
-    assert marked(maker.one(f"{filler[:-20]} music", 100)) == ["music"]
-    assert marked(maker.one(f"{filler} of the engine music", 100)) == []
+    assert marked(snippet_of(words, "music", f"{filler[:-20]} music", 100)) == ["music"]
+    assert marked(snippet_of(words, "music", f"{filler} of the engine music", 100)) == []
 
 
 def test_hits_have_snippets_of_fields_that_are_not_returned(client: TestClient) -> None:

@@ -38,14 +38,6 @@ def shared(one: Sequence[str], other: Sequence[str]) -> float:
     return len({*one} & {*other}) / 10
 
 
-def test_edit_pho_is_about_photos(engine: SearchEngine) -> None:
-    answer = typed(engine, "edit pho")
-    assert {"edit photo", "edit photos"} & {*(answer.completions or [])[:3]}
-    (expected,) = (one["expected"] for one in QUERIES if one["query"] == "edit photos")
-    assert len({*ids(answer)} & {*expected}) >= 2
-    assert ids(answer)[0] in ("ephoto", "fotoxx", *expected)
-
-
 def test_three_letters_find_most_of_what_the_word_finds(engine: SearchEngine) -> None:
     """A word of each query, cut to three letters, finds most of the ten documents that the whole word finds; the most
     frequent word of the corpus that begins so finds fewer."""
