@@ -1,8 +1,8 @@
 """Fusion of the dense and the sparse ranking: pure functions over arrays, no I/O.
 
 A *leg* proposes candidates, ordinals with scores. `align` puts the candidates of all legs into one table, in which NaN
-marks a document that a leg did not score. The caller may fill such cells with the leg's true score
-(`CandidateTable.missing`, `CandidateTable.fill`): both scores are plain inner products, so this is cheap and exact.
+marks a document that a leg did not score. The caller may put the leg's true score there: both scores are plain inner
+products, so this is cheap and exact.
 
 Linear (weighted sum of normalised scores; w the weights, s_l(d) the score of document d in leg l):
 
@@ -73,18 +73,6 @@ class CandidateTable:
         scores: Float64Array = self.scores[self.legs.index(name)]
         return scores
 
-    def missing(self, leg: int) -> Int64Array:
-        """Return the ordinals (m,) int64 whose score in row `leg` is unknown, ascending."""
-        missing: Int64Array = self.ordinals[np.isnan(self.scores[leg])]
-        return missing
-
-    def fill(self, leg: int, scores: FloatArray) -> None:
-        """Set the unknown scores of row `leg`: (m,) in the order of `missing(leg)`. ValueError for another number of
-        scores, or for scores that are not finite."""
-        if not np.isfinite(scores).all():
-            raise ValueError(f"leg {leg} gave scores that are not finite numbers: {scores[~np.isfinite(scores)][:3]}")
-        self.scores[leg, np.isnan(self.scores[leg])] = scores
-
 
 @dataclass(frozen=True, slots=True)
 class Fused:
@@ -98,12 +86,15 @@ class Fused:
     feedback: Float64Array | None = None
 
 
-def align(legs: Sequence[tuple[Int64Array, FloatArray]], names: Sequence[LegName] = BOTH) -> CandidateTable:
-    """Put the candidates of `legs`, pairs of ordinals (m,) int64 and scores (m,), best first, into one table.
+def align(
+    legs: Sequence[tuple[Int64Array, FloatArray]], names: Sequence[LegName] = BOTH, others: Sequence[int] = ()
+) -> CandidateTable:
+    """Put the candidates of `legs`, pairs of ordinals (m,) int64 and scores (m,), best first, and `others`, which no
+    leg needs to have proposed, into one table.
 
     ValueError if a leg's two arrays differ in length, a score is not finite, or a leg has an ordinal twice.
     """
-    every = np.concatenate([*map(itemgetter(0), legs)])
+    every = np.concatenate([*map(itemgetter(0), legs), np.array(others, np.int64)])
     every.sort()
     first = np.ones(every.size, np.bool_)
     np.not_equal(every[1:], every[:-1], out=first[1:])  # several times as fast as np.unique
@@ -119,18 +110,6 @@ def align(legs: Sequence[tuple[Int64Array, FloatArray]], names: Sequence[LegName
         if np.count_nonzero(table.ranks[leg]) != ordinals.size:
             raise ValueError(f"leg {leg} has an ordinal more than once")
     return table
-
-
-def with_documents(table: CandidateTable, ordinals: Sequence[int]) -> CandidateTable:
-    """Return a table that has documents (m,), too, which no leg proposed and whose scores are not known yet."""
-    new = np.setdiff1d(np.array(ordinals, np.int64), table.ordinals)
-    if not new.size:
-        return table
-    every = np.concatenate([table.ordinals, new])
-    order, legs = np.argsort(every), len(table.scores)
-    scores = np.concatenate([table.scores, np.full((legs, new.size), np.nan)], axis=1)[:, order]
-    ranks = np.concatenate([table.ranks, np.zeros((legs, new.size), np.int64)], axis=1)[:, order]
-    return CandidateTable(every[order], np.ascontiguousarray(scores), np.ascontiguousarray(ranks), table.legs)
 
 
 def fuse_linear(table: CandidateTable, weights: Sequence[float], normalization: Normalization = "range") -> Fused:

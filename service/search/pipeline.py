@@ -87,9 +87,8 @@ def _search(context: SearchContext) -> Plain:
     pinned = _pinned(context) if plan.pinned and plan.request.sort is None else {}
     with parts.backends.within(context.deadline()):
         started = perf_counter()
-        table = fusion.align([*hits.values()], [*hits])
-        if first := [*pinned.values(), *results.named.tolist()]:
-            table = fusion.with_documents(table, first)
+        first = [*pinned.values(), *results.named.tolist()]
+        table = fusion.align([*hits.values()], [*hits], first)
         started = clock.add("fuse", started)
         read = results.read  # not if a leg was late, or others come first
         if read is not None and not np.array_equal(read.documents, table.ordinals):
@@ -241,16 +240,16 @@ def _filled(
     names it."""
     backends, shares, started = context.parts.backends, None, perf_counter()
     if read is not None:
-        table.scores[table.legs.index("dense")], shares = read.dense, read.shares
+        table.of("dense")[:], shares = read.dense, read.shares
     else:
         shares = context.ask_leg("sparse", partial(backends.shares, query, table.ordinals), RESCORE_UNTIL)
-        dense = table.legs.index("dense")
-        if (missing := table.missing(dense)).size:
-            scores = context.ask_leg("dense", partial(backends.scores, query.vector, missing), RESCORE_UNTIL)
-            if scores is not None:
-                table.fill(dense, scores)
+        missing = np.isnan(dense := table.of("dense"))
+        if missing.any():
+            call = partial(backends.scores, query.vector, table.ordinals[missing])
+            if (scores := context.ask_leg("dense", call, RESCORE_UNTIL)) is not None:
+                dense[missing] = scores
     if shares is not None:
-        table.scores[table.legs.index("sparse")] = scores_of(shares)
+        table.of("sparse")[:] = scores_of(shares)
     context.clock.add("rescore", started)
     return shares
 

@@ -11,9 +11,8 @@ marked.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from lightretriever.artifacts.sparse.vocabulary import Place, Vocabulary
 from lightretriever.service.backends.base import EncodedQuery
@@ -28,8 +27,7 @@ _AT_ONCE: Final = 10  # documents, for one call into Java
 _LONGEST_CUT: Final = 30  # most characters to cut at an end so that a snippet ends between words
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
+class _Match(NamedTuple):
     """The position of a word of the query, or of some of its signs, in a text, and the query's terms in it."""
 
     start: int

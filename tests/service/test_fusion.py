@@ -137,11 +137,6 @@ def test_broken_legs_are_refused(ordinals: list[int], scores: list[float]) -> No
         align([(np.array(ordinals), np.array(scores))])
 
 
-def test_a_score_of_the_other_leg_is_finite() -> None:
-    with raises(ValueError):
-        align([ONE, (np.array([2]), np.array([1.0]))]).fill(0, np.array([np.inf]))
-
-
 def test_what_the_legs_know_of_a_query() -> None:
     """The dense leg's best document is 4 of 8 deviations above the background, the sparse leg's has 3 of the 7 that the
     four heaviest words add."""
