@@ -122,10 +122,7 @@ class Timings(Model):
     spelling: float | None = optional("Present if the request has `spelling` or `prefix`.")
     tokenize: float | None = None
     filter: float | None = optional("Present if the request has `filter` or `like`.")
-    encode: float | None = Field(
-        default=None,
-        description="Summing the tokens' table rows, weighted by count, and normalising the sum; reading a document.",
-    )
+    encode: float | None = Field(default=None, description="Making the query's vector; reading a document.")
     dense: float | None = None
     sparse: float | None = None
     rescore: float | None = Field(default=None, description="Scoring each leg's candidates in the other legs.")
@@ -174,9 +171,7 @@ class SearchResponse(Model):
     """The hits of one search."""
 
     hits: list[Hit]
-    degraded: list[LegName | Literal["rerank"]] = Field(
-        description="Legs missing from this ranking because they failed or were late, or `rerank`."
-    )
+    degraded: list[LegName | Literal["rerank"]] = Field(description="Legs that failed or were late, or `rerank`.")
     mode: Mode
     task: str
     candidates: int = Field(description="Documents that the legs proposed; without a query, `total`.")
@@ -280,10 +275,7 @@ class Status(Model):
 
     status: Literal["alive", "ready"]
     index: str | None = optional("The cluster's index that is searched; present if there is one.")
-    warning: str | None = optional(
-        "What to do about many documents written beside the bundle, and about a file of rules that "
-        "can't be used; present if there is either."
-    )
+    warning: str | None = optional("What to do: many documents are written, or the file of rules can't be used.")
 
 
 class ModelFacts(Model):
@@ -315,9 +307,7 @@ class BundleFacts(Model):
     vocabulary: Literal["words", "tokens"] = Field(description="What a term of the sparse leg is.")
     language: str | None = Field(description="Whose analyzer makes the words; null if a term is a token.")
     expanded: bool = Field(description="Whether the token table added words to the documents.")
-    query_weights: Literal["count", "idf_count"] = Field(
-        description="A query token's weight in the sparse leg: its count, or its count times its IDF."
-    )
+    query_weights: Literal["count", "idf_count"] = Field(description="A query token's weight: its count, or times IDF.")
     fusion_weights: Weights = Field(description="Default weights of linear fusion.")
     feedback: float = Field(description="Default of `fusion.feedback`; 0 for a bundle without a dense leg.")
     normalization: Normalization = Field(description="Default of `fusion.normalization`.")
@@ -390,34 +380,16 @@ class Info(Model):
     collections: list[str] = optional("Names of the collections; present if there are several.", default=[])
     legs: dict[LegName, LegFacts] = Field(description="The bundle's legs.")
     cluster: ClusterFacts | None = optional("The legs' cluster; present with the backend `opensearch`.")
-    document_model: str | None = optional(
-        "The model that encodes documents written as fields alone; present if the service has one. "
-        "Searches don't ask it."
-    )
+    document_model: str | None = optional("The model that encodes written documents; present if the service has one.")
     default_task: str
     tasks: dict[str, str] = Field(description="Name and instruction of each token table.")
-    head_queries: dict[str, int] = optional(
-        "By task, the number of queries that the model itself read; present if a task has any.", default={}
-    )
-    matched: dict[str, MatchLimits] = optional(
-        "By task, the thresholds of `matched` in answers; present if the bundle has any.", default={}
-    )
-    rerank_top: int | None = optional(
-        "Candidates that a reranking model reads in each search; present if the service has one. It is a "
-        "model in the query path."
-    )
-    modes: list[Mode] = Field(
-        description="Search modes; of a bundle without a dense leg, `hybrid` and `sparse`, which are the same."
-    )
-    examples: list[str] = optional(
-        "Queries to try: those of the recipe, or else titles; absent if the service has API keys.", default=[]
-    )
+    head_queries: dict[str, int] = optional("By task, the number of queries that the model itself read.", default={})
+    matched: dict[str, MatchLimits] = optional("By task, the thresholds of `matched` in answers.", default={})
+    rerank_top: int | None = optional("Candidates that a reranking model, which is in the query path, reads.")
+    modes: list[Mode] = Field(description="Without a dense leg `hybrid` and `sparse`, which are then the same.")
+    examples: list[str] = optional("Queries to try, of the recipe or titles; absent if there are API keys.", default=[])
     fields: list[str] = Field(description="Document fields that a request may name.")
-    spelling: bool = optional(
-        "Whether requests may have `spelling` and `prefix`; present if so: the terms of the bundle are "
-        "words, and it is on this machine.",
-        default=False,
-    )
+    spelling: bool = optional("Present if requests may have `spelling` and `prefix`.", default=False)
     filters: dict[str, FieldKind] = Field(description="Declared fields, which a filter may name.")
     limits: Limits
     versions: dict[str, str]

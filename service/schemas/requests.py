@@ -9,16 +9,7 @@ Conditions of a filter are on declared fields of the documents:
 from datetime import date
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from lightretriever.artifacts.documents.bounds import MAX_FEEDBACK
 

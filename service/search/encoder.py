@@ -95,10 +95,7 @@ class QueryEncoder:
             tokens = _joined(ids, factors)
             vector, length = self.tables[task].direction(tokens.ids, tokens.weights)
         if not _SHORTEST <= length < np.inf:
-            reason = (
-                "the mean of the tokens' vectors is zero, so no document is nearer than another: use other words, or "
-                "search with mode 'sparse'"
-            )
+            reason = "the mean of the tokens' vectors is zero, near to nothing: use other words, or mode 'sparse'"
             raise UnsearchableError.at(field, reason, text)
         if dense:
             clock.add("encode", started)

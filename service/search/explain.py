@@ -45,10 +45,8 @@ def check_explained(request: SearchRequest, query: EncodedQuery, limit: int) -> 
     """Raise InvalidRequestError if a request asks for more than `limit` tokens and terms of its hits."""
     parts = len(query.terms) + query.tokens.ids.size
     if request.k * parts > limit:
-        message = (
-            f"{request.k} hits times {parts} different tokens and terms are too many to explain: at most {limit} are "
-            "possible, which the searches of a batch share. Ask for fewer hits, or shorten the query"
-        )
+        many = f"{request.k} hits times {parts} different tokens and terms are too many to explain"
+        message = f"{many}: at most {limit} are possible, in all of a batch. Ask for fewer hits, or shorten the query"
         raise InvalidRequestError.at("explain", message, value=True)
 
 

@@ -29,10 +29,7 @@ from lightretriever.service.search.engine import SearchEngine
 REFRESH_S: Final = 10.0
 """Time beyond the deadline for a write that waits until searches see it."""
 
-_NO_MODEL: Final = (
-    "Send vector and impacts with it, or let `lightretriever upsert` encode it. This service has no model, which the "
-    "setting `recipe` would name."
-)
+_NO_MODEL: Final = "Send vector and impacts, use `lightretriever upsert`, or serve with a model (setting `recipe`)."
 _log = logging.getLogger(__name__)
 
 
@@ -200,10 +197,8 @@ def _invalid(error: causes.DocumentError, remedy: str) -> errors.InvalidRequestE
 def _live(engine: SearchEngine) -> LiveDocuments:
     live = engine.parts.backends.live
     if live is None:
-        raise errors.ImmutableError(
-            "This service searches a bundle's own indexes, which never change: serve it with a folder for a journal "
-            "(`serve BUNDLE --live DIR`) or from an OpenSearch cluster, or build a new bundle, which is swapped in."
-        )
+        remedy = "serve it with a journal (`serve BUNDLE --live DIR`) or from a cluster, or build a new bundle"
+        raise errors.ImmutableError(f"A bundle's own indexes never change: {remedy}.")
     return live
 
 

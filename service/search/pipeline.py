@@ -48,10 +48,8 @@ def search(context: SearchContext) -> Plain:
     answer."""
     parts, plan = context.parts, context.plan
     if perf_counter() >= context.deadline(SEARCH_UNTIL):
-        raise errors.DeadlineError(
-            f"The search had not begun {context.clock.total() * 1e3:.0f} ms after the request came, too late for its "
-            f"deadline of {plan.deadline_ms:g} ms. Allow more time, or try again later."
-        )
+        late = f"The search had not begun after {context.clock.total() * 1e3:.0f} of its {plan.deadline_ms:g} ms."
+        raise errors.DeadlineError(f"{late} Allow more time, or try again later.")
     spellings = parts.backends.spellings
     if spellings is not None and (plan.excluded or plan.request.spelling or plan.request.prefix):
         with context.clock.measure("spelling"), reading():
@@ -382,17 +380,11 @@ def _give_up(missing: Mapping[Any, Reason], raised: Iterable[BaseException | Non
     """Raise the error for legs that are missing; `raised` are their errors, `share_ms` the time that they had."""
     if any(isinstance(error, UnavailableError) for error in raised):
         raise errors.NotReadyError(errors.UNAVAILABLE)
-    legs = {
-        reason: " and ".join(sorted(name for name, why in missing.items() if why == reason))
-        for reason in missing.values()
-    }
-    if "failed" in legs:
-        raise errors.SearchFailedError(f"The leg {legs['failed']} failed. The reason is in the log; try again later.")
-    if "stuck" in legs:
-        raise errors.DeadlineError(
-            f"The leg {legs['stuck']} has no free thread: calls that don't end hold all. Try later."
-        )
-    raise errors.DeadlineError(
-        f"No answer from the leg {legs['late']} within {share_ms:g} ms, its share of the deadline. "
-        "Allow more time, or fewer candidates."
-    )
+    reason = min(missing.values(), key=("failed", "stuck", "late").index)
+    legs = " and ".join(sorted(name for name, why in missing.items() if why == reason))
+    if reason == "failed":
+        raise errors.SearchFailedError(f"The leg {legs} failed. The reason is in the log; try again later.")
+    if reason == "stuck":
+        raise errors.DeadlineError(f"The leg {legs} has no free thread: calls that don't end hold all. Try later.")
+    late = f"No answer from the leg {legs} within {share_ms:g} ms, its share of the deadline."
+    raise errors.DeadlineError(f"{late} Allow more time, or fewer candidates.")

@@ -382,9 +382,8 @@ class RequestReader:
         """A listing has no candidates: its pages may be anywhere, as far as the order can be found."""
         limit = self.settings.max_candidates
         if request.k > limit:
-            yield FieldError(
-                "k", f"at most {limit} documents are listed at once: ask for the others by offset", request.k
-            )
+            message = f"at most {limit} documents are listed at once: ask for the others by offset"
+            yield FieldError("k", message, request.k)
         last = _LAST_ON_CLUSTER if self.settings.backend == "opensearch" else _LAST_SORTED
         if (self.settings.backend == "opensearch" or request.sort) and request.offset + request.k > last:
             message = f"only the first {last:,} documents are listed; narrow the filter"
