@@ -106,7 +106,7 @@ class ClusterBackends(Backends):
         """Return each term's share of the sparse scores of given documents. DocumentsGoneError for a deleted one."""
         features = [read_features(source) for source in self.documents.sources(ordinals, "impacts")]
         impacts = [[row.get(term, 0) for term in query.terms] for row in features]
-        rows = np.array(impacts, np.int32).reshape(ordinals.size, -1)
+        rows = np.array(impacts, np.int32).reshape(ordinals.size, len(query.terms))
         shares: Float32Array = (rows * query.weights).astype(np.float32)
         return shares
 

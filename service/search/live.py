@@ -29,7 +29,7 @@ from lightretriever.service.search.engine import SearchEngine
 REFRESH_S: Final = 10.0
 """Time beyond the deadline for a write that waits until searches see it."""
 
-_NO_MODEL: Final = "Send vector and impacts, use `lightretriever upsert`, or serve with a model (setting `recipe`)."
+_NO_MODEL: Final = "Send vector and impacts, use `lightretriever upsert`, or serve with a model (the setting `recipe`)."
 _log = logging.getLogger(__name__)
 
 

@@ -3,8 +3,6 @@
 That its answers are those of a search by brute force is in tests/backends/test_random_requests.py.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
@@ -14,18 +12,6 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.reference import Corpus
 from tests.support.wordings import raises
-
-QUERIES = [
-    "play music from the terminal",
-    "music music player",
-    "search text documents",
-    "Zażółć gęślą jaźń",
-    "日本語の検索エンジン",
-    "これは🎵 music",
-    "<|endoftext|> control",
-    "a",
-    "THE COMPILER MEASURES chess games on every machine, and more; 2024!",
-]
 
 
 def test_weights_one_and_zero_give_the_dense_ranking_whatever_k(engine: SearchEngine) -> None:
@@ -67,13 +53,6 @@ def test_encode_shows_what_the_legs_see(engine: SearchEngine, corpus: Corpus) ->
     assert {int(term.term): term.count for term in answer.terms} == counts
     assert [term.text for term in answer.terms] == [corpus.tokenizer.token(int(term.term)) for term in answer.terms]
     assert max(counts.values()) > 1
-
-
-def test_concurrent_searches_answer_like_serial_ones(engine: SearchEngine) -> None:
-    requests = [SearchRequest(query=query, k=20, mode=mode) for query in QUERIES for mode in ("hybrid", "sparse")] * 8
-    serial = [engine.search(request).hits for request in requests]
-    with ThreadPoolExecutor(16) as pool:
-        assert [answer.hits for answer in pool.map(engine.search, requests)] == serial
 
 
 def test_many_hits_raise_the_candidates(engine: SearchEngine) -> None:

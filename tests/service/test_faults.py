@@ -8,15 +8,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from math import inf
 from time import perf_counter
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError
 from lightretriever.service.execution.executor import Executor
 from lightretriever.service.http.app import create_app
@@ -25,7 +21,7 @@ from lightretriever.service.schemas import EncodeRequest, LegName, LinearFusion,
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import warm
-from tests.support.legs import FailingLeg
+from tests.support.legs import FailingLeg, GatedLeg
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
 
@@ -165,19 +161,13 @@ def test_impatient_clients_do_not_make_a_leg_stuck(fresh_engine: SearchEngine) -
 
 def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine, gate: threading.Event) -> None:
     """The first search fails while the dense leg of the second one hangs."""
-    entered = threading.Event()
-
-    class Entered(StuckLeg):
-        def begin(self, count: int, seconds: float) -> None:
-            entered.set()
-            super().begin(count, seconds)
+    dense = GatedLeg(fresh_engine, "dense", gate)
 
     class FailingAfterwards(FailingLeg):
         def begin(self, count: int, seconds: float) -> None:
-            assert entered.wait(30)
+            assert dense.entered.acquire(timeout=30)
             super().begin(count, seconds)
 
-    Entered(fresh_engine, "dense", gate)
     FailingAfterwards(fresh_engine, "sparse")
     batch = fresh_engine.batch([SearchRequest(query="a", mode=mode, deadline_ms=HURRY_MS) for mode in MODES[:2]])
     calls = [fresh_engine.submit(answer) for answer in batch]
@@ -195,29 +185,19 @@ def test_a_failing_batch_leaves_no_call_unattended(fresh_engine: SearchEngine, g
     assert metric(fresh_engine, "lightretriever_abandoned_calls", lane="dense") == 0
 
 
-class HangingDocuments(ImpactIndex):
-    """Are read when the gate opens."""
-
-    gate: threading.Event
-
-    def documents(self, ordinals: npt.NDArray[np.integer[Any]]) -> list[bytes]:
-        self.gate.wait()
-        return super().documents(ordinals)
-
-
 @pytest.mark.parametrize("path", ["/documents/music", "/search?q=music"])
 def test_documents_that_hang_hold_their_request_only(
-    hasty_engine: SearchEngine, gate: threading.Event, path: str
+    hasty_engine: SearchEngine, gate: threading.Event, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    healthy = hasty_engine.parts.documents.store
-    with TestClient(create_app(hasty_engine)) as client, hasty_engine.bundle.sparse() as index:
-        hanging = hasty_engine.parts.documents.store = HangingDocuments(index.handle, index.path)
-        hanging.gate = gate
-        late = client.get(path)
+    store = hasty_engine.parts.documents.store
+    read = store.documents
+    with TestClient(create_app(hasty_engine)) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "documents", lambda ordinals: (gate.wait(), read(ordinals))[1])
+            late = client.get(path)
         assert (late.status_code, late.json()["kind"]) == (504, "deadline_exceeded")
         assert "within 3000 ms" in late.json()["detail"]
         assert metric(hasty_engine, "lightretriever_abandoned_calls", lane="requests") == 1
-        hasty_engine.parts.documents.store = healthy
         assert client.get(path).status_code == 200  # by the other thread
         gate.set()
         settle(hasty_engine, "requests")
