@@ -36,6 +36,8 @@ _EDGES: Final[dict[str, list[Any]]] = {
 
 Asked = dict[str, Any]
 Scores = npt.NDArray[np.float64]
+ByLeg = dict[str, Scores]
+ByPlace = dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -149,13 +151,8 @@ class BruteForce:
         return [place for place in order if leg == "dense" or scores[place] > 0][:count]
 
     def _fused(
-        self,
-        asked: Asked,
-        legs: dict[str, float],
-        scores: dict[str, Scores],
-        own: dict[str, list[int]],
-        union: Sequence[int],
-    ) -> dict[int, float]:
+        self, asked: Asked, legs: dict[str, float], scores: ByLeg, own: dict[str, list[int]], union: Sequence[int]
+    ) -> ByPlace:
         if asked["mode"] != "hybrid":
             return {place: float(scores[asked["mode"]][place]) for place in union}
         fusion = {"method": "linear", "normalization": "evidence", "rank_constant": 60.0} | asked.get("fusion", {})
@@ -179,9 +176,7 @@ class BruteForce:
                 fused[place] += weight * float(share)
         return fused
 
-    def _weighed(
-        self, asked: Asked, legs: dict[str, float], scores: dict[str, Scores], union: Sequence[int]
-    ) -> dict[str, float]:
+    def _weighed(self, asked: Asked, legs: dict[str, float], scores: ByLeg, union: Sequence[int]) -> dict[str, float]:
         """The weights of the legs, with what each knows of the query where they weigh by evidence."""
         fusion = {"method": "linear", "normalization": "evidence"} | asked.get("fusion", {})
         evidence = fusion["method"] == "linear" and fusion["normalization"] == "evidence"
@@ -203,9 +198,7 @@ class BruteForce:
         weights = self._term_weights(asked).items()
         return [max(weight * self.rows[place].impacts.get(term, 0) for place in union) for term, weight in weights]
 
-    def _moved(
-        self, asked: Asked, fused: dict[int, float], scores: dict[str, Scores], union: Sequence[int]
-    ) -> Scores | None:
+    def _moved(self, asked: Asked, fused: ByPlace, scores: ByLeg, union: Sequence[int]) -> Scores | None:
         """The dense scores of all documents for the query moved towards the first document; None without feedback."""
         fusion = asked.get("fusion", {})
         default = 0.0 if fusion.get("normalization") == "paper" else self._feedback
@@ -239,8 +232,8 @@ class BruteForce:
         asked: Asked,
         order: Sequence[int],
         union: Sequence[int],
-        fused: dict[int, float],
-        scores: dict[str, Scores],
+        fused: ByPlace,
+        scores: ByLeg,
         keys: dict[int, Any],
     ) -> Expected:
         groups: dict[Any, list[int]] = {}

@@ -80,7 +80,6 @@ def test_an_address_and_a_batch_are_answered_like_a_body(
 
 def test_documents_like_another_have_terms_in_common(words_client: TestClient) -> None:
     """What is like what: tests/backends."""
-    own = {term["term"]: term["impact"] for term in words_client.get(f"/terms/{LIKE}").json()["terms"]}
     answer = ask(words_client, like=LIKE, k=3, explain=True, snippets={"fields": ["text"]})
     assert LIKE not in ids(answer)
     assert "matched" not in answer
@@ -90,9 +89,6 @@ def test_documents_like_another_have_terms_in_common(words_client: TestClient) -
         assert all(word["dense"] is None and word["count"] == 0 for word in explanation["words"])
         assert sum(word["sparse"] for word in explanation["words"]) == pytest.approx(hit["sparse"]["score"])
         terms = [term for word in explanation["words"] for term in word["terms"]]
-        assert len(terms) == min(16, len(own))
-        for term in terms:
-            assert term["weight"] == pytest.approx(own[term["term"]] / max(own.values()))
         assert bool(hit["snippets"]["text"]["marks"]) == any(term["impact"] for term in terms if not term["added"])
 
 
