@@ -1,6 +1,5 @@
 """The backends of a bundle on this machine: Faiss and Lucene at the same time."""
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -117,12 +116,14 @@ class LocalBackends(Backends):
             handed_over = "dense" in legs and hands_over(self._search_bytes, len(self._running), self._processors)
             if len(legs) == 2 and not handed_over:
                 return self._search_both(query, count, allowed, deadline)
-            here, lanes = dict[LegName, Callable[[], Any]](), dict[LegName, Callable[[], Any]]()
-            if "dense" in legs:
-                (lanes if handed_over else here)[DENSE_LANE] = partial(self._search_dense, query, count, allowed)
+            dense = partial(self._search_dense, query, count, allowed)
+            handed = self._executor.begin(DENSE_LANE, dense, deadline) if handed_over else None
+            outcomes = dict[LegName, Outcome[Any]]()
             if "sparse" in legs:
-                here["sparse"] = partial(self._find, query, count, NO_ORDINALS, allowed, deadline)
-            outcomes: dict[LegName, Outcome[Any]] = self._executor.gather(lanes, deadline, here)
+                find = partial(self._find, query, count, NO_ORDINALS, allowed, deadline)
+                outcomes["sparse"] = call_here(find, deadline)
+            if "dense" in legs:
+                outcomes["dense"] = call_here(dense, deadline) if handed is None else handed()
             if "sparse" in legs:
                 return _results(outcomes, query)
             if not query.named:

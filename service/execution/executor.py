@@ -1,21 +1,19 @@
-"""Bounded thread pools for calls that can't be interrupted, with one deadline for several calls.
+"""Bounded thread pools for calls that can't be interrupted.
 
 Each leg has a lane, its own pool, so that calls that hang in one backend take no threads from the others. Requests have
 one too. A caller waits for its calls until a deadline and abandons those that are late; an abandoned call keeps its
 thread until it ends.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from time import perf_counter, thread_time
-from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 T = TypeVar("T")
-Name = TypeVar("Name", bound=str)
 
 Reason = Literal["late", "stuck", "failed"]
 """Why a call gave no value: it was too slow, no thread was free for it, or it raised."""
@@ -115,27 +113,19 @@ class Executor:
         """Add a lane."""
         self.lanes[name] = Lane(name, threads, patience_s=patience_s)
 
-    def gather(
-        self,
-        calls: Mapping[Name, Callable[[], T]],
-        deadline: float,
-        here: Mapping[Name, Callable[[], T]] = MappingProxyType({}),
-    ) -> dict[Name, Outcome[T]]:
-        """Run calls in parallel, each in the lane of its name, and those `here` meanwhile in this thread, one after the
-        other. Wait for the lanes until the `perf_counter` time `deadline`. Every name gets an outcome; `gather` raises
-        nothing."""
-        submitted = {
-            name: self.lanes[name].submit(partial(_handed, function, deadline)) for name, function in calls.items()
-        }
-        outcomes = {name: call_here(function, deadline) for name, function in here.items()}
-        for name, call in submitted.items():
+    def begin(self, lane: str, function: Callable[[], T], deadline: float) -> Callable[[], Outcome[T]]:
+        """Begin a call in a lane, and return what waits for its outcome until the `perf_counter` time `deadline`.
+        Neither raises anything."""
+        call = self.lanes[lane].submit(partial(_handed, function, deadline))
+
+        def outcome() -> Outcome[T]:
             if call is None:
-                outcomes[name] = Outcome(reason="stuck")
-                continue
+                return Outcome(reason="stuck")
             wait([call.future], max(0.0, deadline - perf_counter()))
             late = not call.future.done() and call.give_up()
-            outcomes[name] = Outcome(reason="late") if late else call.future.result()
-        return outcomes
+            return Outcome(reason="late") if late else call.future.result()
+
+        return outcome
 
     @property
     def stuck(self) -> list[str]:

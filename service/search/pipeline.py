@@ -344,7 +344,7 @@ def _relevance(context: SearchContext, reranker: Reranker, table: CandidateTable
         return {}
     documents = context.parts.documents.fetch(table.ordinals[top], ["title", "text"])
     call = partial(reranker.scores, plan.text, [fields for _, fields in documents], deadline)
-    outcome = context.parts.executor.gather({RERANK: call}, deadline)[RERANK]
+    outcome = context.parts.executor.begin(RERANK, call, deadline)()
     if outcome.value is not None:
         context.clock.add(RERANK, outcome.started, outcome.ended)
         return dict(zip(top, outcome.value, strict=True))

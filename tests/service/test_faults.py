@@ -233,8 +233,8 @@ def test_a_call_that_never_began_is_cancelled(gate: threading.Event) -> None:
     begun: list[int] = []
     with closing(Executor()) as executor:
         executor.add("one", 1, patience_s=60)
-        assert executor.gather({"one": gate.wait}, perf_counter() + 0.1)["one"].reason == "late"
-        assert executor.gather({"one": lambda: begun.append(1)}, perf_counter() + 0.1)["one"].reason == "late"
+        assert executor.begin("one", gate.wait, perf_counter() + 0.1)().reason == "late"
+        assert executor.begin("one", lambda: begun.append(1), perf_counter() + 0.1)().reason == "late"
         gate.set()
-        assert executor.gather({"one": lambda: 7}, perf_counter() + 60)["one"].value == 7
+        assert executor.begin("one", lambda: 7, perf_counter() + 60)().value == 7
     assert begun == []
