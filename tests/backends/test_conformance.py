@@ -19,8 +19,8 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.fields import FieldKind
+from lightretriever.artifacts.sparse.index import scores_of
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
-from lightretriever.artifacts.sparse.weights import scores_of
 from lightretriever.service.backends.base import Backends, DocumentFilter, EncodedQuery, ScoredDocuments
 from lightretriever.service.backends.local import open_local
 from lightretriever.service.backends.opensearch import open_cluster
