@@ -28,6 +28,9 @@ _THREADS_ON_CLUSTER: Final = 16  # they wait most of the time
 _OF_CLIENTS: Final = {f"{ENV_PREFIX}URL", f"{ENV_PREFIX}API_KEY"}
 """What `search` and `mcp` read, which may run in the same environment."""
 
+_MAY_BE_EMPTY: Final = f"{ENV_PREFIX}TRUSTED_PROXIES"
+"""Empty, it trusts no proxy, which the default does."""
+
 # Kubernetes sets such variables in every container, with the addresses of the services around it.
 _INJECTED = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
@@ -81,7 +84,7 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = None
     """YAML or JSON file of API keys. Without it, searching is open to all, and admin routes are off."""
     trusted_proxies: Annotated[str, AfterValidator(_checked_networks)] = "127.0.0.1"
-    """Comma-separated addresses or networks whose `X-Forwarded-For` names the client. `*`: all; empty: none."""
+    """Comma-separated addresses or networks whose `X-Forwarded-For` names the client. `*`: all."""
     # A password, which the pattern refuses, is not shown.
     rerank_url: str | None = Field(default=None, repr=False, pattern=r"^https?://[^/@\s]+(/\S*)?$")
     """Address of a reranking model with the API of text-embeddings-inference, such as `http://reranker:8080/rerank`, or
@@ -196,7 +199,7 @@ def _check_environment() -> None:
             continue
         if name.startswith(ENV_PREFIX) and name not in names and not _INJECTED.fullmatch(name, len(ENV_PREFIX)):
             raise _unknown(f"The environment has {variable}, but there is no such setting.")
-        if name in names and not os.environ[variable].strip():
+        if name in names and not os.environ[variable].strip() and name != _MAY_BE_EMPTY:
             raise SettingsError(f"{variable} in the environment is empty.", remedy="Unset it, or give it a value.")
 
 

@@ -19,7 +19,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from lightretriever.service import schemas
 from lightretriever.service.cli import COMMANDS
 from lightretriever.service.http.openapi import description
-from lightretriever.service.http.routes import ROUTES
+from lightretriever.service.http.routes import router
+from lightretriever.service.settings import Settings
 from research.pages.generated import Part, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,7 +216,7 @@ def _json(value: Any) -> str:
 
 def outputs(root: Path) -> dict[Path, str]:
     """Both pages, as they are to be."""
-    paths = description(ROUTES, keys=False)["paths"]
+    paths = description(router.routes, Settings())["paths"]
     parts = {"cli.md": command_reference(), "api.md": api_reference(paths)}
     pages = {root / "docs" / name: text for name, text in parts.items()}
     return {page: PART.replaced(page, text) for page, text in pages.items()}

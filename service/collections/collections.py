@@ -252,8 +252,10 @@ class Collections:
         """Return every collection's holder."""
         return iter(self._holders.values())
 
-    def of(self, name: str) -> EngineHolder:
-        """Return a collection's holder. NotFoundError."""
+    def of(self, name: str | None) -> EngineHolder:
+        """Return a collection's holder, None: of the first. NotFoundError."""
+        if name is None:
+            return self.first
         try:
             return self._holders[name]
         except KeyError:

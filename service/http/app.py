@@ -19,10 +19,10 @@ from starlette.types import Receive, Scope, Send
 from lightretriever.service import errors
 from lightretriever.service.collections.collections import DEFAULT, Collections, EngineHolder
 from lightretriever.service.execution.watching import WatchedFile
-from lightretriever.service.http.handling import AppState
+from lightretriever.service.http.handling import COLLECTION, AppState
 from lightretriever.service.http.middleware import Application
 from lightretriever.service.http.openapi import description
-from lightretriever.service.http.routes import ROUTES
+from lightretriever.service.http.routes import router, served
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.search.engine import SearchEngine
 
@@ -51,7 +51,7 @@ def create_app(
     """
     collections = source if isinstance(source, Collections) else Collections({DEFAULT: EngineHolder(source)})
     state = AppState(collections, _tracing())
-    described = description(ROUTES, keys=state.keys is not None)
+    described = description(router.routes, state.settings)
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -78,8 +78,8 @@ def create_app(
                 await asyncio.to_thread(state.tracing.close)
             on_stopped()
 
-    # Starlette's own application would add two layers, both redundant here.
-    routes = [*ROUTES, Route("/openapi.json", lambda _: JSONResponse(described))]
+    # FastAPI's own application would add six layers, all redundant here.
+    routes = [*served(), Route("/openapi.json", lambda _: JSONResponse(described))]
     app = _Router(routes, redirect_slashes=False, lifespan=lifespan)
     return Application(GZipMiddleware(app, _MIN_GZIPPED, _GZIP_LEVEL, _MIN_IN_THREAD), state)
 
@@ -104,11 +104,11 @@ def _below_collection(scope: Scope) -> Response | None:
     match = _BELOW.match(scope["path"].removeprefix(root)) if scope["type"] == "http" else None
     if match is None:
         return None
-    holder = scope["state"]["holder"] = scope["app"].state.collections.of(match["name"])
-    scope["state"]["log_fields"]["collection"] = holder.name
+    name = scope["app"].state.collections.of(match["name"]).name
+    scope["state"][COLLECTION] = scope["state"]["log_fields"][COLLECTION] = name
     scope["root_path"] = root + match["prefix"]
     query = scope["query_string"].decode("latin-1")
-    return None if match["rest"] else RedirectResponse(f"{holder.name}/{'?' if query else ''}{query}")
+    return None if match["rest"] else RedirectResponse(f"{name}/{'?' if query else ''}{query}")
 
 
 def _tracing() -> "Tracing | None":

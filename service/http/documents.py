@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
+from fastapi import APIRouter, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
-from starlette.requests import Request
-from starlette.responses import Response
 
 from lightretriever.artifacts.live.documents import Change, Result
 from lightretriever.service import errors, schemas
-from lightretriever.service.http.handling import admitted, answered, begin, enter, in_thread
+from lightretriever.service.http import openapi
+from lightretriever.service.http.handling import admitted, answered, begin, clock_of, enter, in_thread
 from lightretriever.service.http.json import JSON_LINES, json_response, parse_document, parse_documents
-from lightretriever.service.http.openapi import READ, WRITE, parameter, route
+from lightretriever.service.http.openapi import READ, WRITE, parameter
 from lightretriever.service.search.engine import ENCODE_DOCUMENT, REQUESTS, WRITES, SearchEngine
 from lightretriever.service.search.live import (
     REFRESH_S,
@@ -33,6 +33,8 @@ class _AnyText(StringConvertor):
 
 
 register_url_convertor("any", _AnyText())
+router = APIRouter(default_response_class=Response)
+route = partial(openapi.route, router)
 
 _ETAG: Final = re.compile(r'"([!#-~]{1,300})"')
 _WAIT: Final = "wait_for"
@@ -56,7 +58,8 @@ _REFRESH: Final = parameter(
 async def document(request: Request) -> Response:
     """Return a stored document by its id; where documents can be written, as it is now, with its version."""
     enter(request, "search")
-    async with admitted(request) as (engine, clock):  # in a lane of writes, which the journal waits for
+    clock = clock_of(request)
+    async with admitted(request) as engine:  # in a lane of writes, which the journal waits for
         read = partial(get_document, engine, request.path_params["id"], clock)
         return _answer(await in_thread(engine, clock, read, lane=_lane(engine)))
 
@@ -153,9 +156,9 @@ async def _changed(
 ) -> T:
     """Make the changes that a request asks for, in threads that searches don't need, and return the answer. Waiting for
     other processes takes no thread and no place of a request."""
-    version, wait = _options(request)
+    clock, (version, wait) = clock_of(request), _options(request)
     extra_s = REFRESH_S if wait else 0.0
-    async with admitted(request) as (engine, clock):
+    async with admitted(request) as engine:
 
         def begin() -> DocumentWrites:
             return DocumentWrites(engine, clock, read(engine, version), wait=wait, many=many)
@@ -203,6 +206,3 @@ def _options(request: Request) -> tuple[str | None, bool]:
         message = 'expected the ETag of a document, in quotation marks, such as "120.1.5e884898da28"'
         raise errors.InvalidRequestError.at("if-match", message, version)
     return match[1], bool(request.query_params)
-
-
-ROUTES: Final = [document, put, delete, change, terms]

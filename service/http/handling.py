@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lightretriever.service.collections.collections import Collections
+from lightretriever.service.collections.collections import Collections, EngineHolder
 from lightretriever.service.errors import DeadlineError, NotFoundError, OverloadedError
 from lightretriever.service.execution.watching import WatchedFile
 from lightretriever.service.http.api_keys import ApiKeys, KeyScope
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from lightretriever.service.http.tracing import Tracing
 
 T = TypeVar("T")
+COLLECTION: Final = "collection"
+"""Where the state of a request has the name of the collection that its path names."""
+
 _REFUSALS: Final = 400
 """Refusals a second, so that clients that try again at once leave the processor to those that are admitted."""
 
@@ -117,36 +120,53 @@ class AppState:
         self.recent: defaultdict[str, Recent] = defaultdict(Recent)
 
 
+def holder_of(request: Request) -> EngineHolder:
+    """Return the holder of the collection that the request names, or else of the first."""
+    return state_of(request).collections.of(request.scope["state"].get(COLLECTION))
+
+
+def state_of(request: Request) -> AppState:
+    """Return the state of the application."""
+    state: AppState = request.app.state
+    return state
+
+
 def enter(request: Request, scope: KeyScope) -> None:
     """Admit the request, whose API key needs the scope. UnauthorizedError, ForbiddenError. Without keys, searching is
     open to all and the scope `admin` gives NotFoundError."""
-    if (keys := request.app.state.keys) is not None:
+    if (keys := state_of(request).keys) is not None:
         authorization = request.headers.get("authorization", "")
-        request.state.log_fields["key"] = keys.name(authorization, scope, request.state.holder.name)
+        request.scope["state"]["log_fields"]["key"] = keys.name(authorization, scope, holder_of(request).name)
     elif scope == "admin":
         raise NotFoundError("The admin routes are off without API keys. Name their file, 'api_keys_file'.")
+
+
+def clock_of(request: Request) -> StageClock:
+    """Return the clock that began when the request came."""
+    clock: StageClock = request.scope["state"]["clock"]
+    return clock
 
 
 async def begin(request: Request, scope: KeyScope = "search", media: str = JSON) -> bytes:
     """Admit the request and read its body, which has a media type. OverloadedError before that, if there is no room:
     the body is read outside of `admitted`, so that slow clients take no places."""
     enter(request, scope)
-    request.app.state.admission.check()
+    state_of(request).admission.check()
     return await read_body(request, media)
 
 
 @asynccontextmanager
-async def admitted(request: Request) -> AsyncIterator[tuple[SearchEngine, StageClock]]:
-    """Use the serving engine, which stays open until the block ends, and the clock that began when the request came.
-    OverloadedError if there is no room."""
-    with request.app.state.admission.enter(), request.state.holder.lease() as engine:
-        request.state.log_fields["legs"] = engine.parts.backends.legs
-        yield engine, request.state.clock
+async def admitted(request: Request) -> AsyncIterator[SearchEngine]:
+    """Use the serving engine, which stays open until the block ends. OverloadedError if there is no room."""
+    with state_of(request).admission.enter(), holder_of(request).lease() as engine:
+        request.scope["state"]["log_fields"]["legs"] = engine.parts.backends.legs
+        yield engine
 
 
 async def answered(request: Request, work: Callable[[SearchEngine, StageClock], BaseModel | Plain]) -> Response:
     """Answer with the result of `work` in a thread, which also reads the body and writes the answer."""
-    async with admitted(request) as (engine, clock):
+    clock = clock_of(request)
+    async with admitted(request) as engine:
         return await in_thread(engine, clock, lambda: json_response(work(engine, clock)))
 
 
@@ -170,8 +190,9 @@ def is_light(request: SearchRequest, engine: SearchEngine) -> bool:
 
 async def search_answered(request: Request, read: Callable[[], SearchRequest], *, small: bool = True) -> Response:
     """Answer a search in the event loop if it is light, else in a thread, which reads what is not `small`, too."""
-    async with admitted(request) as (engine, clock):
-        recent: Recent = request.app.state.recent[request.state.holder.name]
+    clock = clock_of(request)
+    async with admitted(request) as engine:
+        recent = state_of(request).recent[holder_of(request).name]
 
         def answer(search: SearchRequest) -> Response:
             return json_response(engine.answer(search, clock))

@@ -47,8 +47,7 @@ class Application:
         state = self.state
         metrics, answer = state.collections.first.metrics, _Answer(scope, send)
         clock = StageClock(answer.arrived, None if state.tracing is None else [])
-        facts = {"clock": clock, "request_id": answer.request_id, "log_fields": answer.log_fields}
-        scope.setdefault("state", {}).update(facts, holder=state.collections.first)
+        scope.setdefault("state", {}).update(clock=clock, request_id=answer.request_id, log_fields=answer.log_fields)
         metrics.in_flight.inc()
         try:
             await self._app(scope, receive, answer)

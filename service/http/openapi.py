@@ -1,19 +1,19 @@
-"""The routes, as they are declared, and their OpenAPI description."""
+"""The OpenAPI description. It adds the bodies, which FastAPI can't see because the routes handle JSON themselves."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from inspect import getdoc
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
+from fastapi import APIRouter
+from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import errors, schemas
 from lightretriever.service.errors import InvalidBodyError
 from lightretriever.service.http.json import JSON, PROBLEM_JSON
+from lightretriever.service.settings import Settings
 
 # Errors of groups of routes.
 KEY: Final = (errors.UnauthorizedError, errors.ForbiddenError)
@@ -31,21 +31,14 @@ WRITE: Final = (
     errors.NoRoomError,
 )
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+E = TypeVar("E", bound=Callable[..., Any])
 _MODELS: dict[type[BaseModel], JsonSchemaMode] = {schemas.Problem: "serialization"}
 _DESCRIPTION: Final = """Hybrid search without a model in the query path: dense (Faiss) and sparse (Lucene), fused.
 Errors are `application/problem+json` (RFC 9457); `kind` is an error's stable name, and `errors` has the fields."""
 
 
-class ApiRoute(Route):
-    """A route of one method, and the OpenAPI `operation` that describes it."""
-
-    def __init__(self, method: str, path: str, endpoint: Endpoint, operation: dict[str, Any]) -> None:
-        super().__init__(path, endpoint, methods=[method])
-        self.method, self.operation = method, operation | {"description": getdoc(endpoint)}
-
-
 def route(
+    router: APIRouter,
     method: str,
     path: str,
     summary: str,
@@ -55,16 +48,16 @@ def route(
     media: str = JSON,
     errors: Sequence[type[errors.ServiceError]] = (),
     parameters: Sequence[Mapping[str, Any]] = (),
-) -> Callable[[Endpoint], ApiRoute]:
-    """Make a route of the function that answers it, whose docstring describes it. `answer` is a model, or else a media
-    type, and `media` that of the `request`."""
+) -> Callable[[E], E]:
+    """Decorate the function that answers a route. `answer` is a model, or else a media type, and `media` that of the
+    `request`."""
     content = {answer: {"schema": {"type": "string"}}} if isinstance(answer, str) else {JSON: _body(answer)}
-    operation: dict[str, Any] = {"summary": summary, "parameters": list(parameters)}
+    extra: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
     if request is not None:
         errors = (*errors, InvalidBodyError)
-        operation["requestBody"] = {"required": True, "content": {media: _body(request, "validation")}}
-    operation["responses"] = {"200": {"description": "The answer.", "content": content}, **_problems(errors)}
-    return lambda endpoint: ApiRoute(method, path, endpoint, operation)
+        extra["requestBody"] = {"required": True, "content": {media: _body(request, "validation")}}
+    responses = _problems(errors) | {200: {"description": "The answer.", "content": content}}
+    return router.api_route(path, methods=[method], summary=summary, responses=responses, openapi_extra=extra)
 
 
 def parameter(name: str, where: str, text: str, **schema: Any) -> dict[str, Any]:
@@ -73,32 +66,29 @@ def parameter(name: str, where: str, text: str, **schema: Any) -> dict[str, Any]
     return {**facts, "schema": {"type": "string", **schema}}
 
 
-def description(routes: Iterable[ApiRoute], *, keys: bool) -> dict[str, Any]:
-    """Describe the routes, which need API keys if there are `keys`, the models, and the kinds of errors."""
-    paths: dict[str, dict[str, Any]] = {}
-    for one in routes:
-        secured = keys and str(errors.UnauthorizedError.statuses[0]) in one.operation["responses"]
-        operation = one.operation | ({"security": [{"key": []}]} if secured else {})
-        paths.setdefault(one.path.replace(":any", ""), {})[one.method.lower()] = operation
+def description(routes: Sequence[BaseRoute], settings: Settings) -> dict[str, Any]:
+    """Describe the routes, the models, the kinds of errors, and the limits that the settings set."""
+    version = package_version("lightretriever-search") or "not installed"
+    document = get_openapi(title="LightRetriever Search", version=version, description=_DESCRIPTION, routes=routes)
+    # Beside this description: below a collection, and behind a proxy that takes a prefix off.
+    document["servers"] = [{"url": "."}]
     _, definitions = models_json_schema(list(_MODELS.items()), ref_template="#/components/schemas/{model}")
-    document: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "LightRetriever Search",
-            "version": package_version("lightretriever-search") or "not installed",
-            "description": _DESCRIPTION,
-        },
-        # Beside this description: below a collection, and behind a proxy that takes a prefix off.
-        "servers": [{"url": "."}],
-        "paths": paths,
-        "components": {"schemas": definitions["$defs"]},
-        "x-error-kinds": {
-            kind: {"statuses": error.statuses, "title": error.title, "description": error.__doc__}
-            for kind, error in errors.KINDS.items()
-        },
-    }
-    if keys:
+    document["components"] = {"schemas": definitions["$defs"]}
+    search = definitions["$defs"]["SearchRequest"]["properties"]
+    search["query"]["maxLength"] = settings.max_query_chars
+    search["k"]["maximum"] = search["candidates"]["anyOf"][0]["maximum"] = settings.max_candidates
+    search["deadline_ms"]["anyOf"][0]["maximum"] = settings.deadline_ms
+    definitions["$defs"]["BatchRequest"]["properties"]["searches"]["maxItems"] = settings.max_batch
+    definitions["$defs"]["EncodeRequest"]["properties"]["text"]["maxLength"] = settings.max_query_chars
+    if settings.api_keys_file is not None:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for operation in (operation for path in document["paths"].values() for operation in path.values()):
+            if str(errors.UnauthorizedError.statuses[0]) in operation["responses"]:
+                operation["security"] = [{"key": []}]
+    document["x-error-kinds"] = {
+        kind: {"statuses": error.statuses, "title": error.title, "description": error.__doc__}
+        for kind, error in errors.KINDS.items()
+    }
     return document
 
 
@@ -107,11 +97,11 @@ def _body(model: type[BaseModel], mode: JsonSchemaMode = "serialization") -> dic
     return {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
 
 
-def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[str, dict[str, Any]]:
+def _problems(kinds: Sequence[type[errors.ServiceError]]) -> dict[int | str, dict[str, Any]]:
     texts: dict[int, list[str]] = {}
     possible: list[type[errors.ServiceError]] = [*kinds, errors.InternalError]
     for kind in possible:
         for status in kind.statuses:
             texts.setdefault(status, []).append(f"`{kind.kind}`: {kind.title}.")
     content = {PROBLEM_JSON: _body(schemas.Problem)}
-    return {str(status): {"description": " ".join(text), "content": content} for status, text in texts.items()}
+    return {status: {"description": " ".join(text), "content": content} for status, text in texts.items()}

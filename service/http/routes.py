@@ -1,4 +1,8 @@
-"""The routes of searches and of operation. Each reads its JSON, runs the engine, and writes its JSON."""
+"""The routes. Each reads its JSON, runs the engine in a thread, and writes its JSON.
+
+FastAPI describes them (`router`) and Starlette serves them (`served`). They have no dependencies and read their bodies
+themselves, so FastAPI's request handling would add nothing and cost as much as all the rest.
+"""
 
 import asyncio
 import base64
@@ -10,29 +14,36 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from starlette.routing import Route
 
 from lightretriever.artifacts.bundle.software import package_version
 from lightretriever.service import schemas
-from lightretriever.service.collections.collections import EngineHolder
 from lightretriever.service.errors import BundleRefusedError, NotFoundError, NotReadyError
-from lightretriever.service.http import documents
+from lightretriever.service.http import documents, openapi
 from lightretriever.service.http.handling import (
+    COLLECTION,
     MAX_LIGHT_BYTES,
     admitted,
     answered,
     begin,
+    clock_of,
     enter,
+    holder_of,
     in_thread,
     search_answered,
+    state_of,
 )
 from lightretriever.service.http.json import ADDRESS_FIELDS, json_response, parse, parse_address
-from lightretriever.service.http.openapi import KEY, QUERY, SEARCH, route
+from lightretriever.service.http.openapi import KEY, QUERY, SEARCH
 from lightretriever.service.search.engine import SearchEngine
 
+router = APIRouter(default_response_class=Response)
+route = partial(openapi.route, router)
+
 _PART: Final = re.compile(r'<link rel="stylesheet" href="(?P<style>[^"]+)">|<script src="(?P<script>[^"]+)"></script>')
-_PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers")
+_PACKAGES: Final = ("lightretriever-search", "faiss-cpu", "pyserini", "tokenizers", "fastapi")
 _RELOAD: Final = (*KEY, NotFoundError, BundleRefusedError, NotReadyError)
 _FIELDS: Final = schemas.SearchRequest.model_json_schema()["properties"]
 _ADDRESS: Final = [
@@ -67,8 +78,8 @@ async def search_by_address(request: Request) -> Response:
 )
 async def search_batch(request: Request) -> Response:
     """Find documents for several queries. The batch is answered as a whole: an error of one search fails all."""
-    body = await begin(request)
-    async with admitted(request) as (engine, clock):
+    body, clock = await begin(request), clock_of(request)
+    async with admitted(request) as engine:
 
         def read() -> list[Callable[[], schemas.Plain]]:
             return engine.batch(parse(body, schemas.BatchRequest).searches, clock)
@@ -91,6 +102,9 @@ async def encode(request: Request) -> Response:
     return await answered(request, lambda engine, clock: engine.encode(parse(body, schemas.EncodeRequest), clock))
 
 
+router.routes.extend(documents.router.routes)  # as they are, for `served`
+
+
 @route("GET", "/livez", "Is the process alive?", answer=schemas.Status)
 async def livez(request: Request) -> Response:
     """Answer 200 while the process runs."""
@@ -101,8 +115,7 @@ async def livez(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Answer 200 once a search has used both legs, and 503 before that, while the threads of a leg are stuck, and while
     the cluster does not answer, if there is one."""
-    one = "collection" in request.state.log_fields
-    holders: list[EngineHolder] = [request.state.holder] if one else [*request.app.state.collections]
+    holders = [holder_of(request)] if COLLECTION in request.scope["state"] else [*state_of(request).collections]
     for holder in holders:
         await asyncio.to_thread(holder.engine.parts.backends.probe)
         holder.engine.require_ready()
@@ -117,25 +130,21 @@ async def readyz(request: Request) -> Response:
 async def collections(request: Request) -> Response:
     """List the collections. Every other route also stands below `/collections/NAME`, for that collection; without it,
     the first is meant."""
-    facts = []
-    for holder in request.app.state.collections:
-        engine, manifest = holder.engine, holder.engine.bundle.manifest
-        names = {"name": holder.name, "bundle": manifest.name, "version": manifest.digest}
-        facts.append(schemas.CollectionFacts(**names, documents=manifest.documents, ready=engine.ready))
+    facts = [_collection(holder.name, holder.engine) for holder in state_of(request).collections]
     return json_response(schemas.CollectionList(collections=facts))
 
 
 @route("GET", "/info", "What is served?", answer=schemas.Info)
 async def info(request: Request) -> Response:
     """Return the bundle's facts, the tasks and fields a request may name, and the limits of a request."""
-    names = [holder.name for holder in request.app.state.collections]
-    return json_response(_info(request.state.holder.engine, names))
+    names = [holder.name for holder in state_of(request).collections]
+    return json_response(_info(holder_of(request).engine, names))
 
 
 @route("GET", "/metrics", "Metrics for Prometheus", answer="text/plain")
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
-    text = await asyncio.to_thread(request.app.state.collections.first.metrics.text)
+    text = await asyncio.to_thread(state_of(request).collections.first.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -146,8 +155,8 @@ async def reload(request: Request) -> Response:
     Needs an API key with the scope `admin`. The request names no path: the folder is that of the command line.
     """
     enter(request, "admin")
-    swapped = await request.state.holder.reload()
-    return json_response(schemas.Reloaded(swapped=swapped, bundle=_bundle_facts(request.state.holder.engine)))
+    swapped = await holder_of(request).reload()
+    return json_response(schemas.Reloaded(swapped=swapped, bundle=_bundle_facts(holder_of(request).engine)))
 
 
 @route("GET", "/", "Search page", answer="text/html")
@@ -204,14 +213,22 @@ def _bundle_facts(engine: SearchEngine) -> schemas.BundleFacts:
     )
 
 
+def _collection(name: str, engine: SearchEngine) -> schemas.CollectionFacts:
+    manifest = engine.bundle.manifest
+    return schemas.CollectionFacts(
+        name=name, bundle=manifest.name, version=manifest.digest, documents=manifest.documents, ready=engine.ready
+    )
+
+
 def _info(engine: SearchEngine, collections: list[str]) -> schemas.Info:
     manifest, settings, backends = engine.bundle.manifest, engine.settings, engine.parts.backends
+    encoder = engine.parts.document_encoder
     return schemas.Info(
         bundle=_bundle_facts(engine),
         collections=collections if len(collections) > 1 else [],
         legs={name: schemas.LegFacts(backend=backend) for name, backend in backends.legs.items()},
         cluster=backends.cluster,
-        document_model=None if engine.parts.document_encoder is None else engine.parts.document_encoder.encoders.name,
+        document_model=None if encoder is None else " + ".join(model.name for model in encoder.encoders.models),
         default_task=manifest.default_task,
         tasks={name: task.instruction for name, task in manifest.tasks.items()},
         head_queries={name: task.head.queries for name, task in manifest.tasks.items() if task.head is not None},
@@ -232,7 +249,7 @@ def _info(engine: SearchEngine, collections: list[str]) -> schemas.Info:
     )
 
 
-ROUTES: Final = [
-    *(search, search_by_address, search_batch, encode, *documents.ROUTES),
-    *(livez, readyz, collections, info, metrics, reload, page),
-]
+def served() -> list[Route]:
+    """Return the routes for Starlette."""
+    described = (route for route in router.routes if isinstance(route, APIRoute))
+    return [Route(route.path, route.endpoint, methods=list(route.methods or ())) for route in described]

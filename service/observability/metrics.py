@@ -105,18 +105,22 @@ class Metrics:
         labels = ("name", "version", "created", "model", "corpus", "query_weights")
         self._bundle = self._gauge("bundle_info", "The bundle that is served.", "livemax", *labels)
         self._documents = self._gauge("documents", "Documents in the bundles.", "livemax")
-        self._written = self._gauge("live_documents", "Versions of documents written beside the bundles.", "livemax")
-        self._rules_refused = self._gauge("rules_refused", "1 while a file of rules can't be used, else 0.", "livemax")
+        text = "Documents written beside the bundles, every version of each, until a compaction."
+        self._written = self._gauge("live_documents", text, "livemax")
+        text = "1 while the file of rules can't be used and the rules before are in force, else 0."
+        self._rules_refused = self._gauge("rules_refused", text, "livemax")
         self.ready = self._gauge("ready", "1 while /readyz answers 200, else 0.", "livemin")
         self.in_flight = self._gauge("requests_in_flight", "Requests running or waiting.", "livesum")
         self.abandoned = self._gauge("abandoned_calls", "Abandoned calls that still hold a thread.", "livesum", "lane")
         self.errors = self._counter("errors", "Answers that were errors, by kind.", "kind")
         self.degraded = self._counter("degraded", "Searches answered without a leg or the reranker.", "leg", "reason")
-        self.unscored = self._counter("unscored", "Searches with candidates that a leg did not score.", "leg", "reason")
+        text = "Searches in which a leg did not score the other leg's candidates, or the hits to explain."
+        self.unscored = self._counter("unscored", text, "leg", "reason")
         self.swaps = self._counter("swaps", "Bundles swapped in while serving, or refused.", "result")
         for result in ("swapped", "refused"):
             self.swaps.labels(result)
-        requests = self._times("request", "Time from arrival to the start of the answer.", "route", "status")
+        text = "Time from a request's arrival to the start of its answer."
+        requests = self._times("request", text, "route", "status")
         self.request: Callable[[str, int], Histogram] = cache(lambda route, status: requests.labels(route, str(status)))
         """The histogram of a route and status."""
         stages = self._times("stage", "Time per stage, and the backend that ran it.", "stage", "backend")

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode
 
 from lightretriever.service.http.openapi import description
-from lightretriever.service.http.routes import ROUTES
+from lightretriever.service.http.routes import router
+from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.faults.targets import TARGETS, corpus
 from tests.service.process import ROOT, serving
@@ -43,9 +44,8 @@ def line(context: Any, value: Any) -> bytes:
 @pytest.mark.slow
 def test_the_api_answers_as_it_is_described(tiny_path: Path, full: bool, figure: Figure) -> None:
     """Valid and invalid requests to every route of a real server: no 500, and every answer fits its schema."""
-    schema = schemathesis.openapi.from_dict(
-        description(ROUTES, keys=False), config=schemathesis.Config.from_dict(CONFIG)
-    )
+    described = description(router.routes, Settings(deadline_ms=60_000))  # as of `serving`
+    schema = schemathesis.openapi.from_dict(described, config=schemathesis.Config.from_dict(CONFIG))
     results: Any = schema.get_all_operations()
     operations = [result.ok() for result in results]
     asked = 0

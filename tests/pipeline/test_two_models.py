@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import yaml
+from fastapi.testclient import TestClient
 from sentence_transformers import SentenceTransformer, SparseEncoder
-from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle

@@ -6,8 +6,8 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, Page
-from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from pydantic import BaseModel
-from starlette.testclient import TestClient
 
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.service.schemas import BatchResponse, SearchRequest, SearchResponse

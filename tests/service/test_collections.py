@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.collections.collections import Collections, parse_folders

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKind

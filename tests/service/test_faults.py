@@ -10,7 +10,7 @@ from math import inf
 from time import perf_counter
 
 import pytest
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import DeadlineError, NotReadyError, SearchFailedError

@@ -11,10 +11,10 @@ from typing import cast
 import numba
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from starlette.testclient import TestClient
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from lightretriever.artifacts.bundle.manifest import MANIFEST_FILE, LegWeights, Manifest, read_manifest

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import ForbiddenError, SettingsError

@@ -10,7 +10,7 @@ from pathlib import Path
 from socket import create_server
 
 import pytest
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections, EngineHolder

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.schemas import LegName, Matched

@@ -15,10 +15,10 @@ from typing import Any
 
 import orjson
 import pytest
+from fastapi.testclient import TestClient
 from httpx2 import Response
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.tokens.tokenizer import INVISIBLE

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import process_time
 
 import pytest
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections

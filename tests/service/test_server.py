@@ -127,7 +127,7 @@ def test_neither_models_nor_what_traces_reads_corpora_or_writes_is_loaded(tiny_p
     script = """
 import sys
 from pathlib import Path
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 import lightretriever.service.cli
 import lightretriever.service.serving.server
 from lightretriever.service.collections.collections import Collections

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from starlette.testclient import TestClient
 
 from lightretriever.service import schemas
 from lightretriever.service.errors import KINDS, SettingsError
-from lightretriever.service.http.routes import ROUTES
+from lightretriever.service.http.routes import router
 from lightretriever.service.observability.metrics import Metrics
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings, load_settings
@@ -62,7 +63,7 @@ def test_unknown_and_empty_variables_are_refused(monkeypatch: pytest.MonkeyPatch
         with monkeypatch.context() as patched, raises(SettingsError, naming="deadline_ms"):
             patched.setenv(variable, "5")
             load_settings()
-    for name in (*Settings.model_fields, "config"):
+    for name in (*(Settings.model_fields.keys() - {"trusted_proxies"}), "config"):
         for value in ("", " "):
             with monkeypatch.context() as patched, raises(SettingsError):
                 patched.setenv(ENV_PREFIX + name.upper(), value)
@@ -103,10 +104,11 @@ def test_mistakes_are_named(tmp_path: Path, content: str, words: list[str]) -> N
     assert "SECRET" not in repr(Settings(rerank_url="http://x/SECRET"))
 
 
-def test_trusted_proxies() -> None:
+def test_trusted_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty list trusts none."""
     for proxies in ("*", " * ", "", "::1", "127.0.0.1, 10.0.0.0/8,fd00::/8", "192.0.2.1,"):
-        assert Settings(trusted_proxies=proxies).trusted_proxies == proxies
+        monkeypatch.setenv("LIGHTRETRIEVER_TRUSTED_PROXIES", proxies)
+        assert load_settings().trusted_proxies == proxies
 
 
 def section(heading: str, end: str = "\n## ") -> str:
@@ -133,7 +135,12 @@ def test_every_setting_is_documented_with_its_default_and_help() -> None:
 def test_every_route_is_documented() -> None:
     found = re.findall(r"`(GET|POST|PUT|DELETE) (/[^`?]*)", section("Routes"))
     documented = {(path, method) for method, path in found}
-    routes = {(route.path.replace(":any", ""), route.method) for route in ROUTES}
+    routes = {
+        (route.path.replace(":any", ""), method)
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
     assert documented == routes | {("/openapi.json", "GET")}
 
 
@@ -190,7 +197,12 @@ def description(client: TestClient) -> dict[str, Any]:
 
 
 def test_every_route_is_described(description: dict[str, Any]) -> None:
-    routes = {(route.path, route.method.lower()) for route in ROUTES}
+    routes = {
+        (route.path, method.lower())
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
     described = {(path, method) for path, methods in description["paths"].items() for method in methods}
     assert described == {(path.replace("{id:any}", "{id}"), method) for path, method in routes}
     for path, method in described:
@@ -223,6 +235,10 @@ def test_references_addresses_kinds_and_limits(description: dict[str, Any]) -> N
     assert description["servers"] == [{"url": "."}]
     listed = {kind: error["statuses"] for kind, error in description["x-error-kinds"].items()}
     assert listed == {kind: [*error.statuses] for kind, error in KINDS.items()}
+    search = description["components"]["schemas"]["SearchRequest"]["properties"]
+    assert search["query"]["maxLength"] == 10_000
+    assert search["k"]["maximum"] == search["candidates"]["anyOf"][0]["maximum"] == 1_000
+    assert description["components"]["schemas"]["BatchRequest"]["properties"]["searches"]["maxItems"] == 64
 
 
 MODELS: dict[str, type[BaseModel]] = {

@@ -4,9 +4,9 @@ import unicodedata
 from itertools import pairwise
 
 import pytest
+from fastapi.testclient import TestClient
 from hypothesis import example, given
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary

@@ -14,7 +14,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections import collections

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
+from fastapi.testclient import TestClient
 
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.testclient import TestClient
 
 
 def ask(client: TestClient, *query: str, **fields: Any) -> dict[str, Any]:
