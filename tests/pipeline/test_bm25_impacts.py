@@ -82,10 +82,11 @@ def test_scores_are_those_of_lucenes_bm25(tmp_path: Path, k1: float, b: float) -
         for query in random_texts(random.integers(1, 9, 40).tolist(), seed=6):
             (terms,) = WORDS.terms_of([query])
             bm25 = {int(name): score for name, score in words.ranked(query, len(texts), k1, b)}
-            ordinals, scores = impacts.search(terms, np.ones(len(terms), np.float32), len(texts))
-            assert {*ordinals.tolist()} == bm25.keys()
-            theirs = [bm25[ordinal] for ordinal in ordinals.tolist()]
-            np.testing.assert_allclose(scores / quantization, theirs, rtol=1e-5, atol=len(terms) / quantization)
+            weights = np.ones(len(terms), np.float32)
+            hits = impacts.find((terms, weights), len(texts), np.empty(0, np.int64))
+            assert {*hits.ordinals.tolist()} == bm25.keys()
+            theirs = [bm25[ordinal] for ordinal in hits.ordinals.tolist()]
+            np.testing.assert_allclose(hits.scores / quantization, theirs, rtol=1e-5, atol=len(terms) / quantization)
 
 
 def test_a_word_of_all_documents_finds_them() -> None:
