@@ -33,7 +33,8 @@ train = loop.train
 def recipe_of(toy: Path, work: Path, **changes: Any) -> dict[str, Any]:
     contrastive = {"kind": "contrastive", "steps": 6, "batch_size": 8, "negatives": 0, "learning_rate": 0.01}
     contrastive |= {"matryoshka": [16], "full_kl": 0.5}
-    parts = {"lora": WITH_DROPOUT, "stages": [{**contrastive, "steps": 3, "full_kl": 0.0}, contrastive], **changes}
+    first = {**contrastive, "steps": 3, "full_kl": 0.0, "matryoshka": [16]}  # a list of its own: YAML has no aliases
+    parts = {"lora": WITH_DROPOUT, "stages": [first, contrastive], **changes}
     return training(work, toy / "model", toy / "pairs", **parts)
 
 
