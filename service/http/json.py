@@ -72,9 +72,12 @@ M = TypeVar("M", bound=BaseModel)
 
 async def read_body(request: Request, media: str) -> bytes:
     """Read the body of a request that is declared as `media`, plain or packed by gzip. InvalidBodyError 415 if it is
-    not, 400 if it can't be unpacked, 413 over the limit (streamed or unpacked), 408 if it does not arrive within the
-    deadline, counted from now."""
+    not, 400 if it can't be unpacked, 413 over the limit (announced, streamed or unpacked), 408 if it does not arrive
+    within the deadline, counted from now."""
     packed, settings = _check_media_type(request, media), request.app.state.settings
+    # The server has refused anything but digits, and cuts a body at the announced length.
+    announced = request.headers.get("content-length", "")
+    _check_size(int(announced[:20]) if announced.isdecimal() else 0, settings.max_body_bytes)
     body = bytearray()
     try:
         async with asyncio.timeout(settings.deadline_ms / 1e3):

@@ -55,7 +55,7 @@ def test_a_folder_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
     command = [*COMMAND, "--unpack", "--folder", str(tmp_path / "file" / "demo")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: The demo bundle can't be unpacked to ")
+    assert done.stderr.startswith(f"error: {tmp_path / 'file' / 'demo'} can't be written: ")
     assert done.stderr.count("\n") == 1
 
 
