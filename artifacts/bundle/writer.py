@@ -40,13 +40,7 @@ from lightretriever.artifacts.bundle.manifest import (
 )
 from lightretriever.artifacts.bundle.reader import Bundle, ids_sha256, list_files
 from lightretriever.artifacts.bundle.software import generator
-from lightretriever.artifacts.dense.build import (
-    build_dense_index,
-    check_factory,
-    choose_parameters,
-    factory_for,
-    write_dense_index,
-)
+from lightretriever.artifacts.dense.build import build_dense_index, choose_parameters, write_dense_index
 from lightretriever.artifacts.dense.index import BACKGROUND_FILE, DenseIndex, background_ordinals
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array
@@ -75,25 +69,18 @@ class TableInput(NamedTuple):
     head: HeadQueries | None = None
 
 
-class DenseSettings(NamedTuple):
-    """The dense leg of a bundle to be: the Faiss `factory` string (None: by size), and `queries`, a sample of those
-    that will be asked of the default task. A large index is laid out by them, and its search parameters are chosen by
-    them, or by some that the documents make where there are none."""
-
-    factory: str | None = None
-    queries: Sequence[str] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class BundleContent:
     """The content of a bundle to be written.
 
     `tokenizer_file` makes the tokens of the `tables`, one of each task, whose number type will be `table_dtype`. Table
     rows and document vectors are cut to their first `dimension` values (Matryoshka), and the latter normalised again.
-    Without `dense`, the bundle has no vectors and no tables. `documents` is consumed once; `sparse` says what their
-    terms and impacts are, and gets its files when they are written: with `idf` (V,) a token of a query weighs count
-    times IDF, and `sparse_tokenizer_file` makes the tokens where another model made the impacts than the vectors.
-    Without `weights`, those of the service count. The rest is as in `Manifest` and `TokenizerInfo`.
+    Without `dense`, the bundle has no vectors and no tables. `queries` are a sample of those that will be asked of the
+    default task: a large index is laid out by them, and its search parameters are chosen by them, or by some that the
+    documents make where there are none. `documents` is consumed once; `sparse` says what their terms and impacts are,
+    and gets its files when they are written: with `idf` (V,) a token of a query weighs count times IDF, and
+    `sparse_tokenizer_file` makes the tokens where another model made the impacts than the vectors. Without `weights`,
+    those of the service count. The rest is as in `Manifest` and `TokenizerInfo`.
     """
 
     name: str
@@ -109,7 +96,8 @@ class BundleContent:
     bare: bool = False
     idf: Float32Array | None = None
     sparse_tokenizer_file: Path | None = None
-    dense: DenseSettings | None = field(default_factory=DenseSettings)
+    dense: bool = True
+    queries: Sequence[str] = ()
     table_dtype: TableDtype = "float16"
     weights: LegWeights | None = None
     fields: Mapping[str, FieldKind] = field(default_factory=dict)
@@ -129,18 +117,16 @@ def write_bundle(target: Path, content: BundleContent, *, overwrite: bool = Fals
                 f'Dimension {content.dimension} does not fit the table "{task}" of shape {table_input.rows.shape}.',
                 remedy="Choose a dimension from 1 to the model's hidden size.",
             )
-    if content.dense is not None and content.dense.factory is not None:
-        check_factory(content.dense.factory, content.dimension)
     with new_folder(target, overwrite=overwrite, marker=MANIFEST_FILE) as folder:
         tokenizer = _write_tokenizer(folder / _TOKENIZER_FILE, content.tokenizer_file, lowercase=content.lowercase)
         vocabulary, sparse = _write_terms(folder, content, tokenizer)
         tasks = {task: _write_table(folder, content, task, tokenizer) for task in content.tables}
         ids, names, sample = _write_documents(folder, content, vocabulary)
         dense = None
-        if content.dense is not None:
+        if content.dense:
             table = TokenTable.open(folder / table_file(content.default_task))
             sampled = sample.queries(table, tokenizer, vocabulary.spelt)
-            dense = _write_dense(folder, content.dense, (len(ids), content.dimension), table, tokenizer, sampled)
+            dense = _write_dense(folder, content.queries, (len(ids), content.dimension), table, tokenizer, sampled)
             index = DenseIndex.open(folder / dense.file, dense.parameters)
             for task, info in tasks.items():
                 match = match_thresholds(index, TokenTable.open(folder / table_file(task)), tokenizer)
@@ -205,7 +191,7 @@ def _write_terms(folder: Path, content: BundleContent, tokenizer: TextTokenizer)
 def _write_table(folder: Path, content: BundleContent, task: str, tokenizer: TextTokenizer) -> TaskInfo:
     """Write table and head queries of a task; without a dense leg nothing."""
     table, head, file = content.tables[task], None, table_file(task)
-    if content.dense is None:
+    if not content.dense:
         return TaskInfo(instruction=table.instruction)
     if len(table.rows) != tokenizer.vocab_size:
         raise BundleError(
@@ -226,7 +212,7 @@ def _write_documents(
 ) -> tuple[list[str], set[str], "QuerySample"]:
     """Write the Lucene index, and the raw vectors for `_write_dense`. Return ids, names of all fields, and a sample."""
     tokens = 0 if vocabulary.tokenizer is None else vocabulary.tokenizer.vocab_size
-    dimension = 0 if content.dense is None else content.dimension
+    dimension = content.dimension if content.dense else 0
     ids, names, sample, file = list[str](), set[str](), QuerySample(), folder / _VECTORS_FILE
     lucene, words = folder / content.sparse.directory, content.sparse
     with ImpactIndexWriter(lucene, content.fields, language=words.language, positions=words.positions) as index:
@@ -253,7 +239,7 @@ def _write_documents(
 
 def _write_dense(
     folder: Path,
-    settings: DenseSettings,
+    queries: Sequence[str],
     shape: tuple[int, int],
     table: TokenTable,
     tokenizer: TextTokenizer,
@@ -261,12 +247,11 @@ def _write_dense(
 ) -> DenseInfo:
     """Write the Faiss index of raw vectors of this shape. Every other query lays it out, the others choose its
     parameters; where fewer than two are given, those `sampled` (q, D) of documents choose them."""
-    queries = settings.queries[:: max(1, -(-len(settings.queries) // _MAX_QUERIES))]  # from all over
+    queries = queries[:: max(1, -(-len(queries) // _MAX_QUERIES))]  # from all over
     encoded = query_vectors(table, tokenizer.as_queries(queries))
     raw = folder / _VECTORS_FILE
     vectors = np.memmap(raw, dtype=np.float32, mode="r", shape=shape)
-    factory = settings.factory or factory_for(vectors, encoded[::2])
-    index = build_dense_index(vectors, factory, encoded[::2])
+    index, factory = build_dense_index(vectors, encoded[::2])
     write_dense_index(index, folder / _DENSE_FILE)
     parameters, recall = choose_parameters(index, vectors, encoded[1::2] if len(encoded) > 1 else sampled)
     write_array(folder / BACKGROUND_FILE, np.array(vectors[background_ordinals(len(vectors))]))

@@ -48,13 +48,22 @@ class DenseIndex:
     alone: Faiss keeps an OpenMP pool per calling thread, and one query gains nothing from it. Thread-safe."""
 
     def __init__(self, index: FaissIndex) -> None:
-        """Search an inner product index. Raises BundleError where it holds codes of another number of documents."""
+        """Search an inner product index. Raises BundleError where it is of no kind that `artifacts.dense.build` makes,
+        and where it holds codes of another number of documents."""
         self._index = index
         self.count: int = index.ntotal
         self.dimension: int = index.d
-        self._exhaustive = isinstance(index, faiss.IndexFlat | faiss.IndexScalarQuantizer)
-        self._coder, self._codes = _codes(index)
-        if self._codes is not None and len(self._codes) != self.count:
+        self._exhaustive = isinstance(index, faiss.IndexFlat)
+        self._coder = faiss.downcast_index(index.refine_index) if isinstance(index, faiss.IndexRefine) else index
+        self._scans_codes = isinstance(innermost(index), faiss.IndexPQFastScan)  # which takes no filter
+        known = isinstance(innermost(index), faiss.IndexFlat | faiss.IndexPQFastScan | faiss.IndexIVFPQFastScan)
+        if not (known and isinstance(self._coder, faiss.IndexFlatCodes)):
+            raise BundleError(
+                f"the dense index is of a kind that isn't searched: {type(innermost(index)).__name__}.",
+                remedy="Build the bundle again.",
+            )
+        self._codes = _codes(self._coder)
+        if len(self._codes) != self.count:
             raise BundleError(
                 f"the dense index says that it has {self.count} documents, but it has codes of {len(self._codes)}.",
                 remedy=_FETCH,
@@ -108,8 +117,8 @@ class DenseIndex:
 
         Scores descend, equal scores by ordinal, and are bit for bit those of `scores`; m = min(k, N), or fewer where an
         approximate index reaches fewer. `allowed`, uint8 with one bit per ordinal (lowest bit first), restricts it to
-        documents whose bit is set; m = min(k, their number) where fewer than half are allowed. An exhaustive index
-        (Flat, SQ8) also picks by ordinal among equal documents in the last places.
+        documents whose bit is set; m = min(k, their number) where fewer than half are allowed. `Flat` also picks by
+        ordinal among equal documents in the last places.
         """
         ordinals = self.nearest(query, k, allowed)
         return best_first(ordinals, self.scores(query, ordinals), k)
@@ -127,7 +136,7 @@ class DenseIndex:
             ordinals = np.compress((allowed[ordinals >> 3] >> (ordinals & 7)) & 1 == 1, ordinals)
             if ordinals.size >= wanted:
                 return ordinals
-        if count > _FEW:
+        if count > _FEW and not self._scans_codes:
             ordinals = self._fetch(query, wanted, count, allowed)
             if ordinals.size >= wanted:
                 return ordinals
@@ -163,11 +172,8 @@ class DenseIndex:
         if ordinals.size == 0:
             return np.zeros((0, self.dimension), dtype=np.float32)
         use_threads(1)
-        vectors: Float32Array
-        if self._codes is None:
-            vectors = self._index.reconstruct_batch(ordinals.astype(np.int64))
-        else:  # a fifth of the time of `reconstruct_batch`, which decodes one document at a time
-            vectors = self._coder.sa_decode(self._codes.take(ordinals, axis=0))
+        # A fifth of the time of `reconstruct_batch`, which decodes one document at a time.
+        vectors: Float32Array = self._coder.sa_decode(self._codes.take(ordinals, axis=0))
         return vectors
 
 
@@ -216,22 +222,15 @@ def _restricted(index: FaissIndex, allowed: UInt8Array) -> Any:
         return swig.SearchParametersPreTransform(index_params=base)
     if isinstance(index, faiss.IndexIVF):
         return swig.SearchParametersIVF(sel=selector, nprobe=index.nprobe)
-    if isinstance(index, faiss.IndexHNSW):
-        return swig.SearchParametersHNSW(sel=selector, efSearch=index.hnsw.efSearch)
     return swig.SearchParameters(sel=selector)
 
 
-def _codes(index: FaissIndex) -> tuple[FaissIndex, UInt8Array | None]:
-    """The part of an index that holds one code per document, and a view of its codes, uint8 (N, bytes), which is valid
-    as long as the index is open; None in place of codes where an index has no such part."""
-    if isinstance(index, faiss.IndexRefine):
-        index = faiss.downcast_index(index.refine_index)
-    elif isinstance(index, faiss.IndexHNSW):
-        index = faiss.downcast_index(index.storage)
-    if not isinstance(index, faiss.IndexFlatCodes) or index.ntotal == 0:
-        return index, None
+def _codes(index: FaissIndex) -> UInt8Array:
+    """A view of the codes of an index, uint8 (N, bytes), which is valid as long as the index is open."""
+    if index.ntotal == 0:
+        return np.zeros((0, index.code_size), np.uint8)
     codes = faiss.rev_swig_ptr(index.codes.data(), index.ntotal * index.code_size)
-    return index, codes.reshape(index.ntotal, index.code_size)
+    return codes.reshape(index.ntotal, index.code_size)
 
 
 def innermost(index: FaissIndex) -> FaissIndex:

@@ -20,7 +20,6 @@ Faiss reads and searches the result: an IndexRefine over an IndexPreTransform, w
 `Queries,IVF1024,PQ64x4fsr,Refine(SQ8)`, is not a factory string of Faiss.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -28,7 +27,6 @@ import faiss
 import numpy as np
 
 from lightretriever.artifacts.dtypes import Float32Array, Float64Array, UInt8Array
-from lightretriever.artifacts.errors import RecipeError
 
 _MAX_CODE: Final = 255
 _BLOCK: Final = 32  # dimensions whose errors are passed on to all later ones in one product
@@ -75,7 +73,6 @@ def _rounded(targets: Float32Array, feedback: Float32Array) -> UInt8Array:
 
 
 MIN_DIMENSION: Final = 16  # with fewer there are no directions to choose from
-_PATTERN: Final = re.compile(r"Queries,IVF([1-9]\d*),PQ([1-9]\d*)x4fsr,Refine\(SQ8\)")
 _ISOTROPIC: Final = 0.1  # added to M in every direction, for queries unlike those of the sample
 _TRAINING_DOCUMENTS_PER_LIST: Final = 128
 _MIN_TRAINING_DOCUMENTS: Final = 65_536
@@ -85,42 +82,12 @@ _MAX_PARTS: Final = 256  # Faiss adds up the scores of a document's codes in 16 
 _CHUNK: Final = 65_536
 
 
-def is_query_aware(factory: str) -> bool:
-    """True if a factory string is that of an index laid out by queries."""
-    return factory.startswith("Queries,")
-
-
-def query_aware_factory(vectors: Float32Array, queries: Float32Array, lists: int) -> str:
-    """The factory string for documents (N, D) and queries (q, D), float32, D at least 16, with this number of lists.
-
-    m is the smallest of D/8, D/4 and D/2 whose 2m directions hold 0.99 of the variance of the documents' scores, and at
-    most 256.
-    """
-    dimension = vectors.shape[1]
-    _, _, variances = _maps(_sample(vectors, lists), queries, dimension // 2)
-    held = np.cumsum(variances) / variances.sum()
-    parts = next((m for m in (dimension // 8, dimension // 4) if held[2 * m - 1] >= _KEPT_VARIANCE), dimension // 2)
-    return f"Queries,IVF{lists},PQ{min(parts, _MAX_PARTS)}x4fsr,Refine(SQ8)"
-
-
-def parse_query_aware(factory: str, dimension: int) -> tuple[int, int]:
-    """The numbers of lists n and of codes per document m. Raises RecipeError for another form or too large an m."""
-    match = _PATTERN.fullmatch(factory)
-    most = min(dimension // 2, _MAX_PARTS)
-    if match is None or int(match[2]) > most:
-        raise RecipeError(
-            f'The factory "{factory}" can\'t be built for {dimension} dimensions.',
-            remedy=f"Write Queries,IVFn,PQmx4fsr,Refine(SQ8) with m at most {most}.",
-        )
-    return int(match[1]), int(match[2])
-
-
-def build_query_aware_index(vectors: Float32Array, queries: Float32Array, factory: str) -> Any:
+def build_query_aware_index(vectors: Float32Array, queries: Float32Array, lists: int) -> tuple[Any, str]:
     """Return the Faiss index over documents (N, D), which may be a memory map, laid out by queries (q, D), both float32
-    of length 1. Raises RecipeError for a factory string that doesn't fit D."""
+    of length 1, D at least 16, with this number of lists; and its name."""
     dimension = vectors.shape[1]
-    lists, parts = parse_query_aware(factory, dimension)
     sample = _sample(vectors, lists)
+    parts = code_parts(sample, queries)
     of_documents, of_queries, _ = _maps(sample, queries, parts)
     swig: Any = faiss  # its type stubs lack some of these
     mapping = faiss.LinearTransform(dimension, 2 * parts, False)
@@ -131,7 +98,17 @@ def build_query_aware_index(vectors: Float32Array, queries: Float32Array, factor
     mapped.own_fields = True
     refined = swig.IndexRefine(_given_away(mapped), _given_away(_scored_again(vectors, queries)))
     refined.own_fields, refined.own_refine_index = True, True
-    return refined
+    return refined, f"Queries,IVF{lists},PQ{parts}x4fsr,Refine(SQ8)"
+
+
+def code_parts(documents: Float32Array, queries: Float32Array) -> int:
+    """Return m: the smallest of D/8, D/4 and D/2 whose 2m directions hold 0.99 of the variance of the scores of
+    documents (n, D) for queries (q, D), and at most 256."""
+    dimension = documents.shape[1]
+    _, _, variances = _maps(documents, queries, dimension // 2)
+    held = np.cumsum(variances) / variances.sum()
+    parts = next((m for m in (dimension // 8, dimension // 4) if held[2 * m - 1] >= _KEPT_VARIANCE), dimension // 2)
+    return int(min(parts, _MAX_PARTS))
 
 
 def _inverted_lists(vectors: Float32Array, sample: Float32Array, of_documents: Float32Array, lists: int) -> Any:

@@ -11,10 +11,8 @@ import orjson
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import LiveInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
-from lightretriever.artifacts.dense.build import choose_factory
+from lightretriever.artifacts.bundle.writer import BundleContent, TableInput, write_bundle
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.dense.query_aware import is_query_aware
 from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.live.journal import Journal, Record
 from lightretriever.artifacts.sparse.index import ImpactIndex
@@ -70,11 +68,6 @@ def write_again(
         if task.file is not None:
             rows = bundle.table(name).rows(np.arange(manifest.vocab_size))
         tables[name] = TableInput(task.instruction, rows, bundle.head(name))
-    dense = None
-    if manifest.dense is not None:
-        factory = manifest.dense.factory
-        chosen = is_query_aware(factory) or factory == choose_factory(manifest.documents, manifest.dimension)
-        dense = DenseSettings(None if chosen else factory, queries)
     dtypes = [task.dtype for task in manifest.tasks.values() if task.dtype is not None]
     content = BundleContent(
         name=manifest.name,
@@ -91,7 +84,8 @@ def write_again(
         idf=bundle.idf(),
         sparse_tokenizer_file=None if tokenizer is None else bundle.path / tokenizer.file,
         table_dtype=dtypes[0] if dtypes else "float16",
-        dense=dense,
+        dense=manifest.dense is not None,
+        queries=queries,
         weights=manifest.fusion,
         fields=manifest.fields,
         examples=manifest.examples,

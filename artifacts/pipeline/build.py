@@ -17,7 +17,7 @@ from lightretriever.artifacts.bundle.manifest import (
     check_outside,
 )
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, TableInput, write_bundle
 from lightretriever.artifacts.corpus.beir import find_file, read_queries
 from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.document import read_text
@@ -95,7 +95,8 @@ def build_bundle(recipe: Recipe, *, overwrite: bool = False, encoded: Summary | 
         idf=_idf(recipe, facts, leg.vocabulary.tokenizer, corpus),
         sparse_tokenizer_file=terms if terms.name == SPARSE_TOKENIZER else None,
         table_dtype=recipe.index.table_dtype,
-        dense=DenseSettings(queries=_queries(recipe)) if recipe.index.dense else None,
+        dense=recipe.index.dense,
+        queries=_queries(recipe),
         weights=weights if recipe.index.dense else LegWeights(sparse=1.0),
         fields=recipe.corpus.fields,
         examples=recipe.examples,

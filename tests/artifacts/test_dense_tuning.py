@@ -1,8 +1,8 @@
 """Search parameters: the cheapest that find enough, with queries that the documents make."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.writer import QuerySample
-from lightretriever.artifacts.dense.build import MIN_RECALL, build_dense_index, choose_parameters, write_dense_index
+from lightretriever.artifacts.dense.build import (
+    MIN_RECALL,
+    MIN_RECALL_OF_A_SCAN,
+    build_dense_index,
+    choose_parameters,
+    write_dense_index,
+)
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
-from tests.support.vectors import recall, unit
+from tests.support.vectors import Layout, laid_out, random_unit, recall, unit
 
 Vectors = npt.NDArray[np.float32]
 
@@ -37,53 +43,64 @@ def queries() -> Vectors:
     return clustered(100, seed=9)
 
 
-@pytest.mark.parametrize("factory", ["HNSW16,SQ8", "IVF64,PQ16x4fs,Refine(SQ8)", "IVF64,Flat"])
+@pytest.fixture(scope="module", params=["codes", "lists"])
+def built(
+    request: pytest.FixtureRequest, vectors: Vectors, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Path]:
+    """An index of each kind that has parameters, and its file."""
+    file = tmp_path_factory.mktemp("tuned") / "dense.faiss"
+    with laid_out(request.param):
+        index, _ = build_dense_index(vectors)
+    write_dense_index(index, file)
+    return index, file
+
+
 def test_the_setting_finds_enough_and_a_cheaper_one_does_not(
-    tmp_path: Path, vectors: Vectors, queries: Vectors, factory: str
+    built: tuple[Any, Path], vectors: Vectors, queries: Vectors
 ) -> None:
-    index = build_dense_index(vectors, factory)
-    write_dense_index(index, tmp_path / "dense.faiss")
-    opened = partial(DenseIndex.open, tmp_path / "dense.faiss")
+    index, file = built
     parameters, found = choose_parameters(index, vectors, queries)
     assert found is not None
-    assert found >= MIN_RECALL
-    assert recall(opened(parameters), vectors, queries, 100) == pytest.approx(found, abs=0.01)
-    name, least = ("efSearch", 128) if factory.startswith("HNSW") else ("nprobe", 1)
-    if parameters[name] > least:
-        # Of lists the next narrower width is tried, of a graph's candidates half as many.
-        share = 0.5 if factory.startswith("HNSW") else 2 ** (-1 / 8)
-        narrower = {**parameters, name: min(parameters[name] - 1, round(parameters[name] * share))}
-        assert recall(opened(narrower), vectors, queries, 100) < MIN_RECALL
+    wanted = MIN_RECALL if "nprobe" in parameters else MIN_RECALL_OF_A_SCAN
+    assert found >= wanted
+    assert recall(DenseIndex.open(file, parameters), vectors, queries, 100) == pytest.approx(found, abs=0.01)
+    name = "nprobe" if "nprobe" in parameters else "k_factor_rf"
+    assert parameters[name] > 1
+    # Of lists the next narrower width was tried.
+    narrower = {**parameters, name: min(parameters[name] - 1, round(parameters[name] * 2 ** (-1 / 8)))}
+    assert recall(DenseIndex.open(file, narrower), vectors, queries, 100) < wanted
     assert choose_parameters(index, vectors, queries) == (parameters, found)
 
 
-def test_where_nothing_finds_enough_the_best_is_nearly_reached(
-    tmp_path: Path, vectors: Vectors, queries: Vectors
-) -> None:
-    """Four bits for a value, and nothing scored again: no width can mend that."""
-    index = build_dense_index(vectors, "IVF64,SQ4")
+def test_where_nothing_finds_enough_the_best_is_nearly_reached(tmp_path: Path) -> None:
+    """Documents without clusters: half of the lists, the most that is probed, hold too few of the best."""
+    vectors, queries = random_unit(6_000, 32), random_unit(50, 32, seed=9)
+    with laid_out("lists"):
+        index, _ = build_dense_index(vectors)
     write_dense_index(index, tmp_path / "dense.faiss")
     parameters, found = choose_parameters(index, vectors, queries)
     assert found is not None
     assert found < MIN_RECALL
-    assert found >= recall(DenseIndex.open(tmp_path / "dense.faiss", {"nprobe": 32}), vectors, queries, 100) - 0.02
-    assert parameters["nprobe"] < 32
+    widest = DenseIndex.open(tmp_path / "dense.faiss", {"nprobe": 32, "k_factor_rf": 32})
+    assert found >= recall(widest, vectors, queries, 100) - 0.02
+    assert parameters["nprobe"] <= 32
 
 
 @pytest.mark.parametrize(
-    ("factory", "count", "asked", "setting"),
+    ("layout", "count", "asked", "setting"),
     [
-        ("Flat", 500, 100, ({}, None)),  # an exact search needs no parameters
-        ("SQ8", 500, 100, ({}, None)),
-        ("HNSW16,Flat", 30, 100, ({"efSearch": 128}, 1.0)),  # fewer documents than are searched for
-        ("HNSW16,Flat", 1000, 0, ({"efSearch": 128}, None)),  # without queries the cheapest is taken
+        ("flat", 500, 100, ({}, None)),  # an exact search needs no parameters
+        ("codes", 60, 100, ({"k_factor_rf": 2}, 1.0)),  # fewer documents than are searched for
+        ("lists", 1000, 0, ({"nprobe": 1, "k_factor_rf": 2}, None)),  # without queries the cheapest is taken
     ],
 )
 def test_where_nothing_is_to_be_chosen(
-    vectors: Vectors, queries: Vectors, factory: str, count: int, asked: int, setting: object
+    vectors: Vectors, queries: Vectors, layout: Layout, count: int, asked: int, setting: object
 ) -> None:
     few = vectors[:count]
-    assert choose_parameters(build_dense_index(few, factory), few, queries[:asked]) == setting
+    with laid_out(layout):
+        index, _ = build_dense_index(few)
+    assert choose_parameters(index, few, queries[:asked]) == setting
 
 
 def batch(first: int, count: int) -> EncodedBatch:

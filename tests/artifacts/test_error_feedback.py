@@ -68,7 +68,7 @@ def test_it_works_where_java_runs(vectors: Floats, queries: Floats) -> None:
 
 
 def test_the_index_has_such_codes(vectors: Floats, queries: Floats) -> None:
-    index = build_query_aware_index(vectors, queries[::2], "Queries,IVF16,PQ24x4fsr,Refine(SQ8)")
+    index, _ = build_query_aware_index(vectors, queries[::2], lists=16)
     scored = faiss.downcast_index(index.refine_index)
     held = scored.reconstruct_n(0, scored.ntotal)
     plain = faiss.IndexScalarQuantizer(DIMENSION, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)

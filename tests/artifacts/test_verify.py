@@ -20,6 +20,7 @@ from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from tests.support.tampering import copy_of, edit_manifest, flip_bit, resign, rewrite_lucene
 from tests.support.tiny import make_tiny_bundle, tiny_documents, train_tokenizer
+from tests.support.vectors import Layout
 from tests.support.wordings import raises
 
 
@@ -228,9 +229,9 @@ def test_a_row_of_a_table_is_not_huge(tmp_path: Path) -> None:
         assert (problem.file, problem.message) == (TABLE, "row 5 is not finite, or huge")
 
 
-@pytest.mark.parametrize("factory", ["SQ8", "PQ4x4fs,Refine(SQ8)", "PQ2x4", "IVF4,SQ4", "HNSW8"])
-def test_coarse_codes_have_about_the_length_1(tmp_path: Path, factory: str) -> None:
-    assert found_in(make_tiny_bundle(tmp_path / "bundle", documents=700, factory=factory).path) == []
+@pytest.mark.parametrize("layout", ["codes", "lists"])
+def test_coarse_codes_have_about_the_length_1(tmp_path: Path, layout: Layout) -> None:
+    assert found_in(make_tiny_bundle(tmp_path / "bundle", documents=700, layout=layout).path) == []
 
 
 FIELDS: dict[str, FieldKind] = {"year": "number", "source": "keyword", "day": "date"}

@@ -54,7 +54,6 @@ def searched(
         documents=list(documents()),
         vocabulary=vocabulary,
         fields=FIELDS,
-        factory="Flat",
         idf=request.param == "tokens",
         weights=LegWeights(dense=0.4, sparse=0.6),
     )

@@ -127,7 +127,7 @@ KINDS: dict[str, Callable[[bytes, bytes, Random], bytes | None]] = {
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two bundles with every kind of file there is, of the same names."""
     folder = tmp_path_factory.mktemp("pair")
-    every: dict[str, Any] = {"table_dtype": "int8", "idf": True, "factory": "HNSW16,SQ8"}
+    every: dict[str, Any] = {"table_dtype": "int8", "idf": True, "layout": "codes"}
     return [make_tiny_bundle(folder / str(seed), seed=seed, **every).path for seed in (7, 8)]
 
 

@@ -26,7 +26,7 @@ BUNDLES: dict[str, dict[str, Any]] = {
     "words": {"vocabulary": "words"},
     "tokens": {"vocabulary": "tokens", "idf": True},
     "sparse": {"vocabulary": "words", "dense": False},
-    "refined": {"vocabulary": "words", "factory": "PQ8x4fs,Refine(SQ8)", "documents": 800},
+    "refined": {"vocabulary": "words", "layout": "codes", "documents": 800},
 }
 QUERIES = ("zebra music", "search engine library", "play chess from the terminal", "xylophone")
 REQUESTS: tuple[dict[str, Any], ...] = (

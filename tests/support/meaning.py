@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, TableInput, write_bundle
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
 from tests.support.tiny import batch_of, in_vocabulary
@@ -70,7 +70,6 @@ def make_meaningful_bundle(
             language=None if vocabulary == "tokens" else "english",
             impacts="bm25" if vocabulary == "words" else "learned",
         ),
-        dense=DenseSettings(),
         weights=weights,
     )
     bundle = write_bundle(path, content)

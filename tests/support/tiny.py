@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from lightretriever.artifacts.bundle.batches import EncodedBatch
 from lightretriever.artifacts.bundle.manifest import CorpusInfo, LegWeights, ModelInfo, SparseInfo
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.writer import BundleContent, DenseSettings, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import BundleContent, TableInput, write_bundle
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.pipeline.impacts import Bm25Encoder
 from lightretriever.artifacts.pipeline.rows import TermCounts
@@ -21,7 +21,7 @@ from lightretriever.artifacts.sparse.vocabulary import Vocabulary, VocabularyKin
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TableDtype
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer, document_text
-from tests.support.vectors import unit
+from tests.support.vectors import Layout, laid_out, unit
 
 BundleOf = Callable[..., Bundle]
 """Of the fixture `bundle_of`: takes a vocabulary and `dense`."""
@@ -194,7 +194,7 @@ def make_tiny_bundle(
     dimension: int = 16,
     tasks: Sequence[str] = tuple(TASKS),
     table_dtype: TableDtype = "float16",
-    factory: str | None = None,
+    layout: Layout = "flat",
     top_k: int | None = None,
     idf: bool = False,
     weights: LegWeights | None = None,
@@ -242,11 +242,13 @@ def make_tiny_bundle(
             b=None if vocabulary == "tokens" else 0.4,
         ),
         idf=tiny_idf(tokenizer) if idf else None,
-        dense=DenseSettings(factory, queries) if dense else None,
+        dense=dense,
+        queries=queries,
         weights=weights,
         fields=fields or {},
     )
-    bundle = write_bundle(path, content)
+    with laid_out(layout):
+        bundle = write_bundle(path, content)
     tokenizer_file.unlink()
     return bundle
 

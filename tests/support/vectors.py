@@ -1,9 +1,27 @@
 """Vectors for tests."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal, TypeAlias
+
 import numpy as np
 import numpy.typing as npt
+import pytest
 
+from lightretriever.artifacts.dense import build
 from lightretriever.artifacts.dense.index import DenseIndex
+
+Layout: TypeAlias = Literal["flat", "codes", "lists"]
+_LIMITS: Final[dict[Layout, tuple[float, float]]] = {"flat": (1e9, 1e9), "codes": (0, 1e9), "lists": (0, 0)}
+
+
+@contextmanager
+def laid_out(layout: Layout) -> Iterator[None]:
+    """Build dense indexes of any number of documents as those of 1,000 are built ("flat"), of 10,000, of 100,000."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, limit in zip(("FLAT_LIMIT", "SCAN_LIMIT"), _LIMITS[layout], strict=True):
+            patch.setattr(build, name, limit)
+        yield
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
