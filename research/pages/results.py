@@ -10,7 +10,7 @@
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +50,8 @@ SYSTEMS: Final[Mapping[str, str]] = {
     "minilm-default hybrid": "the same, by evidence, with feedback (the default)",
     **legs("minilm", "MiniLM's table fitted to the corpus"),
     "minilm-tuned hybrid": "the same, weights by development queries",
+    **legs("mpnet-granite-general", "general table of mpnet and granite-30m"),
+    "mpnet-granite-general hybrid": "the same, by evidence, with feedback (the default)",
     **legs("mpnet-granite", "fitted table of mpnet and granite-30m"),
     "mpnet-granite-tuned hybrid": "the same, weights by development queries",
     **legs("smollm2-given", "SmolLM2-135M's own table"),
@@ -58,27 +60,35 @@ SYSTEMS: Final[Mapping[str, str]] = {
 }
 """Labels by recorded name, in the table's order. Other recorded systems follow under their own names."""
 
+DEFAULT: Final = "evidence, feedback (default)"
+READ: Final = f"the encoder reads each query: {DEFAULT}"
+
 FUSIONS: Final[Mapping[str, str]] = {
     "sparse leg": "the sparse leg alone",
     "range": "both legs, fused by range (the default before)",
     "range, feedback": "by range, with feedback of the first document",
     "evidence": "by evidence",
-    "evidence, feedback (default)": "**by evidence, with feedback (the default)**",
-    "the encoder reads each query: range": "MiniLM reads each query, by range",
-    "the encoder reads each query: evidence, feedback (default)": "MiniLM reads each query, by evidence, with feedback",
+    DEFAULT: "**by evidence, with feedback (the default)**",
+    "the encoder reads each query: range": "the encoder reads each query, by range",
+    READ: "the encoder reads each query, by evidence, with feedback",
 }
 """Rows of the table of fusions."""
 
-SHORT_FUSIONS: Final = (
-    "sparse leg",
-    "evidence, feedback (default)",
-    "the encoder reads each query: evidence, feedback (default)",
-)
-"""README's rows of it."""
+BUNDLES: Final = {"light": "fusion.json", "best": "fusion-best.json"}
+"""The two recommended bundles, and the files of their fusions."""
+
+FRONT: Final = {
+    ("light", "sparse leg"): "the sparse leg of light alone",
+    ("light", DEFAULT): "**light**: MiniLM reads the documents",
+    ("best", DEFAULT): "**best**: mpnet and granite-30m read the documents",
+    ("light", READ): "MiniLM reads each query too",
+    ("best", READ): "mpnet and granite-30m read each query too",
+}
+"""README's rows: bundle and fusion."""
 
 AVERAGES: Final = {
-    "lightretriever": "evidence, feedback (default)",
-    "biencoder": "the encoder reads each query: evidence, feedback (default)",
+    "lightretriever": DEFAULT,
+    "biencoder": READ,
 }
 """The fusions that systems under load have."""
 
@@ -133,22 +143,24 @@ def _cells(values: Sequence[float | None]) -> str:
     return " | ".join("–" if value is None else f"{value:.3f}" for value in values)
 
 
-def fusion_table(fusions: Mapping[str, Any], ways: Iterable[str] = FUSIONS) -> list[str]:
-    """Return the table of some ways to fuse the legs of the recommended bundle."""
-    names = [*fusions["nDCG@10"]["range"]]
-    lines = [
-        f"| nDCG@10 of the recommended bundle | average | {' | '.join(names)} |",
-        f"|---|{'---:|' * (1 + len(names))}",
-    ]
-    for way in ways:
-        row = fusions["nDCG@10"][way]
-        lines.append(f"| {FUSIONS[way]} | {_cells([fusions['average'][way], *(row[name] for name in names)])} |")
-    origin = fusions["origin"]
+def fusion_table(fusions: Mapping[str, Any], rows: Mapping[tuple[str, str], str]) -> list[str]:
+    """Return the table of some ways to fuse the legs, by bundle and way, each with its label."""
+    first = fusions[next(iter(rows))[0]]
+    names = [*first["nDCG@10"][DEFAULT]]
+    lines = [f"| nDCG@10 | average | {' | '.join(names)} |", f"|---|{'---:|' * (1 + len(names))}"]
+    for (bundle, way), label in rows.items():
+        row, average = fusions[bundle]["nDCG@10"][way], fusions[bundle]["average"][way]
+        lines.append(f"| {label} | {_cells([average, *(row[name] for name in names)])} |")
+    origin = first["origin"]
     return [
         *lines,
         "",
         f"Test queries, weights .5 and .5; {origin['machine']}, {origin['date'][:10]}, commit {origin['commit']}.",
     ]
+
+
+def _all(bundle: str) -> dict[tuple[str, str], str]:
+    return {(bundle, way): label for way, label in FUSIONS.items()}
 
 
 def main_table(results: Results) -> list[str]:
@@ -174,16 +186,17 @@ def outputs(root: Path) -> dict[Path, str]:
     results = Results.read(folder / "quality.json")
     load = json.loads((folder / "judged" / "load.json").read_text(encoding="utf-8"))
     objectives = json.loads((folder / "reliability.json").read_text(encoding="utf-8"))
-    fusions = json.loads((folder / "fusion.json").read_text(encoding="utf-8"))
-    averages = {system: fusions["average"][way] for system, way in AVERAGES.items()}
+    fusions = {name: json.loads((folder / file).read_text(encoding="utf-8")) for name, file in BUNDLES.items()}
+    averages = {system: fusions["light"]["average"][way] for system, way in AVERAGES.items()}
     averages[BASELINE] = _average(results.values(BASELINE))
     pages = {
         root / "README.md": [
-            *(*fusion_table(fusions, SHORT_FUSIONS), ""),
+            *(*fusion_table(fusions, FRONT), ""),
             *(*load_table(load, averages), "", _measured_on(load)),
         ],
         root / "docs" / "lab" / "results.md": [
-            *("## Fusion", "", *fusion_table(fusions), ""),
+            *("## Fusion", "", "The light bundle:", "", *fusion_table(fusions, _all("light")), ""),
+            *("The best bundle:", "", *fusion_table(fusions, _all("best")), ""),
             *("## Ranking", "", "Fused by range without feedback, but for the default.", "", *main_table(results), ""),
             *("## Under load", "", "[The front page](../../README.md#results) has the table.", ""),
             *("## Faults", "", *objectives_table(objectives)),
