@@ -99,7 +99,6 @@ function hitElement(hit, best) {
   if (title && title.whole !== hit.id) facts.unshift(hit.id);
   if (facts.length) left.append(make("div", "facts", facts.join(" · ").slice(0, 200)));
   if (text) left.append(textElement(text, title ? title.text : hit.id));
-  left.append(makeButton("link", () => searchLike(hit.id), "More like this", hidden(`: ${title ? title.text : hit.id}`)));
   const item = make("li", "hit", left, ...(hit.dense || hit.sparse ? [scoresElement(hit, best)] : []), ...(hit.explanation ? [why(hit)] : []));
   item.dataset.id = hit.id;
   return Object.assign(item, { tabIndex: -1 });

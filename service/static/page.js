@@ -1,38 +1,15 @@
 "use strict";
 // The search as it is typed, its pages, and its address.
 const HITS = 10, LISTED = 10_000, MEANT = 5, PAUSE_MS = 40;
-const query = byId("query"), hits = byId("hits"), weight = byId("weight"), radios = [...document.querySelectorAll("input[name=mode]")];
+const query = byId("query"), hits = byId("hits"), radios = [...document.querySelectorAll("input[name=mode]")];
 let facts = null, stale = true; // what /info says, and whether it is to be asked again
 let running = null; // ends the requests of a search when another one begins
 let shown = null; // the search whose hits are shown: its body, how many hits are shown, how many there can be
-let like = null; // the id of the document that hits are to be like, in place of a text
-let timer = 0, moved = false; // the weight is the bundle's own until someone moves the slider
+let timer = 0;
 let settled = true; // whether the address is of a search that was finished, so that the next one gets an entry in the history
 
 function chosenMode() {
   return hasDense() ? radios.find((radio) => radio.checked).value : "hybrid";
-}
-
-function showWeight() {
-  const dense = Number(weight.value);
-  byId("dense-weight").textContent = `Dense ${dense} %`;
-  byId("sparse-weight").textContent = `Sparse ${100 - dense} %`;
-  weight.setAttribute("aria-valuetext", `dense ${dense} %, sparse ${100 - dense} %`);
-  weight.style.setProperty("--share", `${dense}%`);
-  byId("own-weight").hidden = !moved;
-}
-
-function ownWeight() {
-  const own = facts?.bundle.fusion_weights;
-  moved = false;
-  if (own) weight.value = Math.round((own.dense / (own.dense + own.sparse)) * 100);
-  showWeight();
-}
-
-function fusion() {
-  if (!moved || !hasDense()) return {};
-  const dense = Number(weight.value) / 100;
-  return { fusion: { method: "linear", weights: { dense, sparse: 1 - dense } } };
 }
 
 // Without a dense leg, all modes are the same, so there is nothing to choose.
@@ -44,13 +21,12 @@ function showMode() {
   const listed = !isRanked(); // no leg is searched, so there is nothing to choose
   const useful = hasDense() && !(listed && isFiltered());
   byId("modes").hidden = !useful;
-  byId("balance").hidden = !useful || chosenMode() !== "hybrid";
   return listed ? "hybrid" : chosenMode();
 }
 
 // The address has the whole search. In its fragment, which no server and no log sees; a link may have `?q=` in its place.
 function remember(entry) {
-  const address = new URLSearchParams({ ...(like === null ? { q: query.value } : { like }), mode: chosenMode(), ...(moved ? { dense: weight.value } : {}) });
+  const address = new URLSearchParams({ q: query.value, mode: chosenMode() });
   writeFilters(address);
   const next = location.pathname + (hasSearch() ? `#${address}` : "");
   linkCollections();
@@ -66,10 +42,7 @@ function remember(entry) {
 function restore() {
   const address = new URLSearchParams(location.hash.slice(1) || location.search);
   query.value = address.get("q") || "";
-  like = query.value.trim() ? null : address.get("like") || null;
   (radios.find((radio) => radio.value === address.get("mode")) || radios[0]).checked = true;
-  moved = /^\d+$/.test(address.get("dense") || "");
-  if (moved) { weight.value = address.get("dense"); showWeight(); } else ownWeight();
   readFilters(address);
   settled = true;
   search(false);
@@ -80,7 +53,6 @@ async function learn() {
   facts = await call("info");
   stale = false;
   const { bundle, filters } = facts;
-  if (!moved) ownWeight();
   buildFilters(filters);
   showMode();
   byId("legs").classList.toggle("sparse-alone", !hasDense());
@@ -110,15 +82,15 @@ function showCollections(names) {
   linkCollections();
 }
 
-// Another collection is asked the same, but has its own weights and fields.
+// Another collection is asked the same, but has its own fields.
 function linkCollections() {
   const same = query.value ? new URLSearchParams({ q: query.value, mode: chosenMode() }) : "";
   for (const link of byId("collections").children) link.hash = same;
 }
 
-// A text, or a document that hits are to be like, ranks them.
+// A text ranks the hits.
 function isRanked() {
-  return Boolean(query.value.trim()) || like !== null;
+  return Boolean(query.value.trim());
 }
 
 // With an empty box, filters list what matches them.
@@ -132,9 +104,9 @@ function hasSearch() {
 function searches(mode) {
   const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value, facets = facetNames();
   const typing = facts.spelling && { spelling: "suggest", ...(!settled && { prefix: true }) };
-  const ranked = isRanked(), wanted = like === null ? { query: text, ...typing } : { like };
+  const ranked = isRanked();
   const grouped = ranked && facts.fields.includes("path") && { group_by: "path" };
-  const asked = { ...(ranked && { ...wanted, ...(mode === "hybrid" && fusion()) }), k, mode, ...filterOf(conditions()) };
+  const asked = { ...(ranked && { query: text, ...typing }), k, mode, ...filterOf(conditions()) };
   const main = { ...asked, explain: ranked, snippets: SNIPPETS, ...grouped, ...(facets.length && { facets }) };
   const { filter: _, ...unfiltered } = asked;
   const others = (field) => [...conditions(field), ...(ranked ? [] : [{ field, exists: true }])]; // something to list
@@ -196,7 +168,6 @@ function missing(degraded) {
 function showMeant({ completions = [], searched, did_you_mean: meant, rules, excluded = [], phrases = {} }) {
   const found = completions.slice(0, MEANT), parts = found.length ? ["Searched for ", ...listed(found.map(queryLink)), ". "]
     : searched === undefined ? [] : [`Searched for “${searched}”. `];
-  if (like !== null) parts.push(`Documents like “${like}”.`);
   if (meant !== undefined) parts.push("Did you mean ", queryLink(meant), "? ");
   const quoted = (texts) => texts.map((text) => `“${text}”`).join(", "), loose = Object.keys(phrases).filter((phrase) => !phrases[phrase]);
   if (rules?.synonyms?.length) parts.push(`Also searched for ${quoted(rules.synonyms.map(({ text }) => text))}. `);
@@ -207,7 +178,7 @@ function showMeant({ completions = [], searched, did_you_mean: meant, rules, exc
 }
 
 function queryLink(text) {
-  const address = new URLSearchParams(location.hash.slice(1)); // mode, weight and filters stay
+  const address = new URLSearchParams(location.hash.slice(1)); // mode and filters stay
   address.set("q", text);
   return makeLink(`#${address}`, text);
 }
@@ -282,13 +253,6 @@ function atOnce() {
   search(true);
 }
 
-function searchLike(id) {
-  query.value = "";
-  like = id;
-  query.focus();
-  atOnce();
-}
-
 byId("form").addEventListener("submit", (event) => { event.preventDefault(); settle(); search(false); });
 byId("access").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -299,12 +263,8 @@ byId("access").addEventListener("submit", (event) => {
 });
 byId("again").addEventListener("click", () => search(false));
 byId("more").addEventListener("click", more);
-byId("own-weight").addEventListener("click", () => { ownWeight(); weight.focus(); atOnce(); });
-query.addEventListener("input", () => { like = null; soon(); });
+query.addEventListener("input", soon);
 query.addEventListener("change", settle);
-weight.addEventListener("input", () => { moved = true; showWeight(); soon(); });
-weight.addEventListener("change", settle);
 for (const radio of radios) radio.addEventListener("change", atOnce);
 addEventListener("hashchange", restore);
-showWeight();
 if (location.hash || location.search) restore(); else search(false);

@@ -1,5 +1,4 @@
-"""Hits on the page, held against what the API answers: pages of them, what scores
-are made of, and the weights of the legs."""
+"""Hits on the page, held against what the API answers: pages of them, and what scores are made of."""
 
 import re
 from pathlib import Path
@@ -160,65 +159,11 @@ def test_a_bundle_without_a_dense_leg(page: Page, tmp_path: Path) -> None:
         page.goto(address)
         expect(page.locator("#examples a").first).to_be_visible()
         expect(page.locator("#legs dt:visible")).to_have_text(["Sparse"])
-        page.goto(f"{address}/#q={QUERY}&mode=dense&dense=40")
+        page.goto(f"{address}/#q={QUERY}&mode=dense")
         page.reload()
         expect(page.locator("li.hit")).to_have_count(10)
         expect(page.locator("#modes")).to_be_hidden()
-        expect(page.locator("#balance")).to_be_hidden()
         hit = page.locator("li.hit").first
         assert "Dense" not in hit.inner_text()
         hit.get_by_text("Why this hit?").click()
         expect(hit.locator(".why thead th")).to_have_text(["Word", "Adds to the sparse score"])
-
-
-def test_the_bundles_own_weights_hold_until_the_slider_is_moved(page: Page, browser: Browser, site: str) -> None:
-    with page.expect_response("**/search") as caught:
-        search_for(page, QUERY)
-    assert "fusion" not in asked(caught.value.request)
-    reset, slider = page.get_by_role("button", name="Reset the weights"), page.get_by_label("Weight of the dense leg")
-    expect(reset).to_be_hidden()
-    expect(slider).to_have_value("70")
-    for value, mode in (("100", "dense"), ("0", "sparse")):
-        with page.expect_response("**/search") as caught:
-            slider.fill(value)
-        dense = int(value) / 100
-        assert asked(caught.value.request)["fusion"]["weights"] == {"dense": dense, "sparse": 1 - dense}
-        alone = page.request.post("/search", data={"query": QUERY, "mode": mode}).json()
-        assert ids(caught.value.json()) == ids(alone)
-    expect(page.locator("#balance")).to_contain_text("Dense 0 %")
-    expect(page.locator("#balance")).to_contain_text("Sparse 100 %")
-    with page.expect_response("**/search") as caught:
-        more(page).click()
-    assert asked(caught.value.request)["fusion"]["weights"]["dense"] == 0
-    expect(page.locator("li.hit")).to_have_count(20)
-    with page_of(browser, site, page.url) as other:
-        expect(other.get_by_label("Weight of the dense leg")).to_have_value("0")
-    # Searches of the slider may be under way.
-    with page.expect_response(lambda response: "fusion" not in asked(response.request)):
-        reset.click()
-    expect(page.locator("li.hit")).to_have_count(10)
-    expect(slider).to_have_value("70")
-    expect(reset).to_be_hidden()
-    page.get_by_label("Dense", exact=True).check()
-    expect(slider).to_be_hidden()
-
-
-def test_documents_like_a_hit_are_a_search_of_their_own(page: Page, site: str) -> None:
-    search_for(page, "play music")
-    first = page.locator("li.hit").first
-    like = first.get_attribute("data-id")
-    first.get_by_role("button", name="More like this").click()
-    expect(page.locator("#meant")).to_have_text(f"Documents like “{like}”.")
-    assert f"#like={like}&" in page.url
-    expected = ids(answer_of(site, like=like, group_by="text"))
-    assert shown_ids(page) == expected
-    page.reload()
-    expect(page.locator("#meant")).to_have_text(f"Documents like “{like}”.")
-    assert shown_ids(page) == expected
-    page.locator("li.hit").first.get_by_text("Why this hit?").click()
-    expect(page.locator("li.hit").first).to_contain_text("The dense score is not divided among the words.")
-    search_for(page, "edit text")
-    expect(page.locator("#meant")).to_be_hidden()
-    assert "like=" not in page.url
-    page.go_back()
-    expect(page.locator("#meant")).to_have_text(f"Documents like “{like}”.")
