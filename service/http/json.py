@@ -3,7 +3,6 @@
 import asyncio
 import zlib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -16,7 +15,7 @@ from starlette.responses import Response
 from lightretriever.artifacts.documents.document import read_object
 from lightretriever.service import errors
 from lightretriever.service.errors import shortened
-from lightretriever.service.schemas import TAGS, Problem, SearchRequest
+from lightretriever.service.schemas import TAGS, BatchRequest, Problem, SearchRequest
 
 JSON: Final = "application/json"
 
@@ -35,25 +34,6 @@ ADDRESS_FIELDS: Final = {"q": "query", "like": "like", "k": "k", "offset": "offs
 
 _MAX_MESSAGE: Final = 300
 _UNION: Final = "fusion"  # pydantic puts the chosen member of a tagged union into the path: fusion.linear.weights
-_OF_DOCUMENT: Final = {"title": "fields.title", "text": "fields.text"}
-_OF_SEARCH: Final = {
-    **dict.fromkeys(("top_k", "topk", "limit", "size", "n", "count", "num_results"), "k"),
-    **dict.fromkeys(("filters", "where"), "filter"),
-    **dict.fromkeys(("q", "text", "search"), "query"),
-    **dict.fromkeys(("from", "skip", "start", "page"), "offset"),
-    **dict.fromkeys(("highlight", "snippet"), "snippets"),
-    **dict.fromkeys(("order_by", "sort_by"), "sort"),
-    **dict.fromkeys(("alpha", "weights"), "fusion.weights"),
-}
-_MEANT: Final[Mapping[str, Mapping[str, str]]] = {
-    "DocumentWrite": _OF_DOCUMENT,
-    "DocumentLine": {"_id": "id", **_OF_DOCUMENT},
-    "EncodeRequest": dict.fromkeys(("q", "query"), "text"),
-    "SearchRequest": _OF_SEARCH,
-    "BatchRequest": _OF_SEARCH,
-}
-"""By the model of a request, what it calls fields that others name so."""
-
 _SHAPES: Final = {
     "filter": '{"field": "…", "eq": …}, with in, gt, gte, lt, lte or exists in place of eq, and {"and": […]}, '
     '{"or": […]} or {"not": …} around conditions',
@@ -129,7 +109,10 @@ def parse_address(parameters: QueryParams, raw: bytes = b"") -> SearchRequest:
         return SearchRequest.model_validate(search, strict=False)
     except ValidationError as error:
         named = {field: name for name, field in ADDRESS_FIELDS.items()}
-        wrong = (errors.FieldError(named[item.field], item.message, item.value) for item in _field_errors(error))
+        wrong = (
+            errors.FieldError(named[item.field], item.message, item.value)
+            for item in _field_errors(error, SearchRequest)
+        )
         raise errors.InvalidRequestError.of(*wrong) from error
 
 
@@ -184,7 +167,7 @@ def _validated(content: Any, model: type[M]) -> M:
         count = error.error_count()
         if count > _MAX_WRONG:
             raise errors.InvalidRequestError.at("body", f"{count:,} fields or values in it are wrong") from None
-        raise errors.InvalidRequestError.of(*_field_errors(error), count=count) from error
+        raise errors.InvalidRequestError.of(*_field_errors(error, model), count=count) from error
 
 
 def _check_media_type(request: Request, media: str) -> bool:
@@ -219,21 +202,21 @@ def _check_size(size: int, limit: int) -> None:
         raise errors.InvalidBodyError(message, status=413)
 
 
-def _field_errors(error: ValidationError) -> list[errors.FieldError]:
+def _field_errors(error: ValidationError, model: type[BaseModel]) -> list[errors.FieldError]:
     """Convert the first twenty of pydantic's errors. Paths are dotted, without the tags of unions; messages and values
     are shortened."""
     items = error.errors(include_url=False)[: errors.MAX_FIELD_ERRORS]
-    return [_field_error(item, error.title) for item in items]
+    return [_field_error(item, model) for item in items]
 
 
-def _field_error(item: Mapping[str, Any], model: str) -> errors.FieldError:
+def _field_error(item: Mapping[str, Any], model: type[BaseModel]) -> errors.FieldError:
     loc, kind = item["loc"], item["type"]
     path = [str(part) for before, part in zip(("", *loc), loc, strict=False) if before != _UNION and part not in TAGS]
     message, value = shortened(item["msg"].removeprefix("Value error, "), _MAX_MESSAGE), item["input"]
-    shapes = _SHAPES if _MEANT.get(model) is _OF_SEARCH else _SHAPES_OF_DOCUMENT
+    shapes = _SHAPES if model in (SearchRequest, BatchRequest) else _SHAPES_OF_DOCUMENT
     shape = next((f": write {shapes[part]}" for part in reversed(loc) if part in shapes), "")
     if kind == "extra_forbidden":
-        message = f"there is no such field{shape or _meant(loc, model)}"
+        message = f"there is no such field{shape or _names(loc, model)}"
     elif kind in ("model_type", "model_attributes_type", "dict_type"):
         message = f"must be an object{shape}"  # pydantic's own message names a class of Python
     elif kind == "string_pattern_mismatch":
@@ -250,11 +233,8 @@ def _field_error(item: Mapping[str, Any], model: str) -> errors.FieldError:
     return errors.FieldError(shortened(".".join(path) or "body"), message, value)
 
 
-def _meant(loc: tuple[str | int, ...], model: str) -> str:
-    """Return which field a request may mean by one that there is not."""
-    name, of_model = str(loc[-1]).lower(), _MEANT.get(model, {})
-    if len(loc) > 1 and isinstance(loc[-2], str):
-        return ""
-    near = get_close_matches(name, SearchRequest.model_fields, 1, 0.75) if of_model is _OF_SEARCH else []
-    meant = of_model.get(name) or next(iter(near), None)
-    return "" if meant is None else f"; did you mean {meant}?"
+def _names(loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
+    """Return the fields that there are beside an unknown one; none of an object in a request."""
+    if model is BatchRequest and len(loc) == 3:
+        model, loc = SearchRequest, loc[2:]
+    return f"; there are: {', '.join(model.model_fields)}" if len(loc) == 1 else ""
