@@ -33,8 +33,7 @@ from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import Parts, SearchEngine
-from lightretriever.service.serving.listening import BACKLOG
-from lightretriever.service.serving.server import serve
+from lightretriever.service.serving.server import BACKLOG, serve
 from lightretriever.service.settings import load_settings
 
 Encode = Callable[[Sequence[str]], list[EncodedQuery]]

@@ -1,4 +1,5 @@
-"""Serves bundles: uvicorn in this process, or in several workers of its supervisor."""
+"""Serves bundles on sockets, all addresses of a host or a Unix socket: uvicorn in this process, or in several workers
+of its supervisor."""
 
 import ctypes
 import errno
@@ -7,9 +8,10 @@ import os
 import resource
 import signal
 import socket
+import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,11 +27,15 @@ from lightretriever.service.http.middleware import Application
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.serving.config import Certificates, check_tls, server_config
 from lightretriever.service.serving.connection import Connection
-from lightretriever.service.serving.listening import address_of, listening
 from lightretriever.service.serving.workers import announce, automatic_workers, run_workers
 from lightretriever.service.settings import Settings
 
 EXIT_ERROR: Final = 2
+BACKLOG: Final = 2048
+_MAX_SOCKETS: Final = 128
+_UNIX: Final = "unix:"
+_WRITE_TIMEOUT_MS: Final = 10_000
+_NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _MIN_FILES: Final = 256
 _ARENA_MAX: Final = -8  # M_ARENA_MAX of glibc's malloc.h
 _SWITCH_S: Final = 0.001  # a fifth of Python's default
@@ -165,6 +171,81 @@ def _listen(stack: ExitStack, host: str, port: int, settings: Settings) -> list[
         raise SettingsError(f"can't listen on {where}: {reason}.", remedy=remedy) from error
     except ValueError as error:  # includes UnicodeError: labels too long, or with a null
         raise SettingsError(f"can't listen on {host!r}: not the name of a host: {error}.") from error
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Listen on every address of a host, such as 127.0.0.1 and ::1 of localhost, all on one port; port 0 takes a free
+    one. A host `unix:PATH` is a Unix socket, which is removed afterwards. OSError, and ValueError for what is no name.
+
+    libuv accepts one connection by each socket in a turn of the event loop, and under load a turn is long. So each
+    socket is there several times: 128 together, or a sixteenth of the files that the process may open. The kernel
+    closes a connection whose client reads nothing for 10 s (Linux only), not to hold the rest of the answer.
+    """
+    path = host.removeprefix(_UNIX) if host.startswith(_UNIX) else None
+    if path is None:
+        listeners = _internet(host, port)
+    else:
+        if _is_left_over(path):
+            Path(path).unlink()
+        listeners = [socket.create_server(path, family=socket.AF_UNIX, backlog=BACKLOG)]
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    for listener in listeners:
+        if option is not None and listener.family != socket.AF_UNIX:
+            listener.setsockopt(socket.IPPROTO_TCP, option, _WRITE_TIMEOUT_MS)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    sockets = min(_MAX_SOCKETS, files // 16) if files > 0 else _MAX_SOCKETS
+    listeners += [listener.dup() for listener in listeners for _ in range(sockets // len(listeners) - 1)]
+    try:
+        yield listeners
+    finally:
+        for listener in listeners:
+            listener.close()
+        if path is not None:
+            with suppress(OSError):
+                Path(path).unlink()
+
+
+def address_of(scheme: str, host: str, listeners: Sequence[socket.socket]) -> str:
+    """Return the address to print."""
+    if listeners[0].family == socket.AF_UNIX:
+        return f"{_UNIX}{listeners[0].getsockname()}"
+    name = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{name}:{listeners[0].getsockname()[1]}"
+
+
+def _internet(host: str, port: int) -> list[socket.socket]:
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
+    listeners: list[socket.socket] = []
+    missing: OSError | None = None
+    for family, address in addresses:
+        chosen = listeners[0].getsockname()[1] if listeners else port
+        both = family == socket.AF_INET6 and len(addresses) == 1 and address[0] == "::" and socket.has_dualstack_ipv6()
+        try:
+            endpoint = (address[0], chosen, *address[2:])
+            listeners.append(socket.create_server(endpoint, family=family, backlog=BACKLOG, dualstack_ipv6=both))
+        except OSError as error:
+            if error.errno not in _NO_SUCH_ADDRESS:
+                for listener in listeners:
+                    listener.close()
+                raise
+            missing = error
+    if not listeners and missing is not None:
+        raise missing
+    return listeners
+
+
+def _is_left_over(path: str) -> bool:
+    """True if a killed process left a socket at a path, at which nobody listens."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        if not stat.S_ISSOCK(Path(path).stat().st_mode):
+            return False
+        try:
+            client.connect(path)
+        except ConnectionRefusedError:
+            return True
+    return False
 
 
 def _check_files() -> None:

@@ -16,8 +16,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.serving.config import Loop, check_tls
-from lightretriever.service.serving.listening import address_of, listening
-from lightretriever.service.serving.server import EXIT_ERROR, run
+from lightretriever.service.serving.server import EXIT_ERROR, address_of, listening, run
 from lightretriever.service.settings import Settings
 from tests.service.process import Server
 from tests.support.certificates import openssl, self_signed
