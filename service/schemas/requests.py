@@ -329,14 +329,6 @@ class DocumentWrite(Model):
             raise ValueError("the id is that of the path: leave _id out")
         return fields
 
-    @field_validator("impacts", mode="before")
-    @classmethod
-    def _whole_numbers(cls, impacts: object) -> object:
-        for term, impact in (impacts if isinstance(impacts, dict) else {}).items():
-            if isinstance(impact, bool) or not isinstance(impact, int):
-                raise ValueError(f"the impact of {term!r:.80} is {impact!r:.80}, expected a whole number")
-        return impacts
-
 
 class DocumentLine(DocumentWrite):
     """A line of many: a document to write, as in `DocumentWrite`, or one to delete."""

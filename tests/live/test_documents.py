@@ -165,7 +165,7 @@ def test_many_changes_come_as_lines_and_are_made_in_their_order(
         ({"fields": NEW, "vector": [1.0, "x"]}, "vector.1", "should be a valid number"),
         ({"fields": NEW, "impacts": {"300": 65_536}}, "impacts.300", "65536; in this index it is 1 to {most}"),
         ({"fields": NEW, "impacts": {"300": 0}}, "impacts.300", "the impact is 0"),
-        ({"fields": NEW, "impacts": {"300": 1.5}}, "impacts", "the impact of '300' is 1.5"),
+        ({"fields": NEW, "impacts": {"300": 1.5}}, "impacts.300", "should be a valid integer"),
         ({"fields": NEW, "impacts": {"400000": 5}}, "impacts.400000", "is no token id; they are 0 to "),
         ({"fields": NEW, "impacts": {"two words": 5}}, "impacts.two words", "is no token id"),
         ({"fields": {**NEW, "colour": "red"}}, "fields.colour", "no document of the bundle has such a field, only: "),
