@@ -41,8 +41,7 @@ RERANK_UNTIL: Final = 0.97
 
 _LAST_SORTED: Final = 100_000  # documents whose order is kept in memory at once
 _LAST_ON_CLUSTER: Final = 10_000  # OpenSearch's max_result_window
-_NO_SPELLING: Final = "the bundle has no spellings: build it with `index.vocabulary: words` to have them"
-_NO_SPELLING_THERE: Final = "a cluster has no spellings: leave it out, or serve the bundle on this machine"
+_NO_SPELLING: Final = "only a bundle with `index.vocabulary: words` has spellings, and no cluster: leave it out"
 _OF_EVERY_SEARCH: Final = {"query", "k", "offset"}
 _NO_DENSE: Final = "the bundle has no dense leg: build it with `index.dense: true` to have one"
 _PHRASE: Final = re.compile(r"(?<!\S)[\"“„](?=\S)([^\"“”„]+)[\"“”](?!\w)")
@@ -300,8 +299,7 @@ class RequestReader:
         elif len(request.query) > self.settings.max_query_chars:
             yield from self._of_text("query", request.query)
         elif operators.excluded and not self.spells:
-            message = "`-word` excludes documents by their spellings; write `- word` to look for the word."
-            message = f"{message} {self._no_spelling()}"
+            message = f"`-word` excludes by spellings; write `- word` to look for the word; {_NO_SPELLING}"
             yield FieldError("query", message, request.query)
         if request.query is None and request.like is None:
             yield from self._of_listed_window(request)
@@ -327,7 +325,7 @@ class RequestReader:
             if "weights" in fusion.model_fields_set and fusion.weights and fusion.weights.dense:
                 yield FieldError("fusion.weights.dense", _NO_DENSE, fusion.weights.dense)
         if request.like is None and not self.spells:
-            yield from _of_none(request, ("spelling", "prefix"), self._no_spelling())
+            yield from _of_none(request, ("spelling", "prefix"), _NO_SPELLING)
         yield from self._of_ranking(request)
         yield from self._of_fields("fields", request.fields or ())
         if request.snippets is not None:
@@ -341,9 +339,6 @@ class RequestReader:
         if request.deadline_ms is not None and request.deadline_ms > limit:
             message = f"the service's deadline is {limit:g} ms; ask for less"
             yield FieldError("deadline_ms", message, request.deadline_ms)
-
-    def _no_spelling(self) -> str:
-        return _NO_SPELLING if self.settings.backend == "local" else _NO_SPELLING_THERE
 
     def _of_ranking(self, request: schemas.SearchRequest) -> Iterator[FieldError]:
         for index, boost in enumerate(request.boosts):

@@ -122,7 +122,7 @@ def test_a_cluster_neither_corrects_nor_completes(engine: SearchEngine) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         engine.search(SearchRequest(query="musik", spelling="auto", prefix=True))
     assert [error.field for error in caught.value.errors] == ["spelling", "prefix"]
-    assert "a cluster has no spellings: leave it out" in str(caught.value)
+    assert "has spellings, and no cluster: leave it out" in str(caught.value)
 
 
 def test_it_says_what_it_stands_on(engine: SearchEngine, cluster: Cluster) -> None:
