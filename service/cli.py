@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "serve": Command("Search", f"{_ONLINE}.serve", "Serve bundles over HTTP."),
     "demo": Command("Search", f"{_ONLINE}.serve", "Serve the demo bundle: Debian's programs by what they do."),
     "search": Command("Search", f"{_ONLINE}.search", "Search a running service."),
-    "mcp": Command("Search", f"{_ONLINE}.mcp", "Give language models a running service as tools."),
+    "mcp": Command("Search", f"{_ONLINE}.search", "Give language models a running service as tools."),
     "build": Command("Build", f"{_OFFLINE}.build", "Make a bundle of a recipe: tables, encoded corpus, indexes."),
     "corpus": Command("Build", f"{_OFFLINE}.corpus", "Make a corpus of text files, or of the rows of a table."),
     "verify": Command("Build", f"{_OFFLINE}.operate", "Check a bundle."),
