@@ -22,8 +22,7 @@ from lightretriever.artifacts.bundle.manifest import read_manifest
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.service.collections.collections import Collections, Folders, freeze_gc
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.http.app import create_app
-from lightretriever.service.http.middleware import Application
+from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.serving.config import Certificates, check_tls, server_config
 from lightretriever.service.serving.connection import Connection

@@ -28,7 +28,7 @@ from lightretriever.service.settings import Settings
 
 if TYPE_CHECKING:
     from lightretriever.service.collections.collections import Folders
-    from lightretriever.service.http.middleware import Application
+    from lightretriever.service.http.app import Application
 
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _MAX_WORKERS: Final = 4

@@ -11,8 +11,7 @@ from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.collections.collections import Collections
-from lightretriever.service.http.app import create_app
-from lightretriever.service.http.middleware import Application
+from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.serving.server import make_server
 from lightretriever.service.settings import Settings

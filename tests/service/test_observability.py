@@ -23,8 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_tra
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.errors import SettingsError
-from lightretriever.service.http.app import create_app
-from lightretriever.service.http.middleware import Application
+from lightretriever.service.http.app import Application, create_app
 from lightretriever.service.http.tracing import Tracing
 from lightretriever.service.observability.logging import configure_logging
 from lightretriever.service.observability.metrics import Metrics
