@@ -1,10 +1,10 @@
 "use strict";
 // The search as it is typed, its pages, and its address.
-const HITS = 10, LISTED = 10_000, MEANT = 5, PAUSE_MS = 40;
+const HITS = 10, MEANT = 5, PAUSE_MS = 40;
 const query = byId("query"), hits = byId("hits"), radios = [...document.querySelectorAll("input[name=mode]")];
 let facts = null, stale = true; // what /info says, and whether it is to be asked again
 let running = null; // ends the requests of a search when another one begins
-let shown = null; // the search whose hits are shown: its body, how many hits are shown, how many there can be
+let asked = null; // the searches that make the page
 let timer = 0;
 let settled = true; // whether the address is of a search that was finished, so that the next one gets an entry in the history
 
@@ -102,11 +102,11 @@ function hasSearch() {
 // its own condition: what another value would bring. While someone types, the last word is not finished. Passages of
 // files, as `lightretriever corpus` makes them, are shown file by file.
 function searches(mode) {
-  const k = Math.min(HITS, facts.limits.candidates), text = query.value.toWellFormed?.() ?? query.value, facets = facetNames();
+  const text = query.value.toWellFormed?.() ?? query.value, facets = facetNames();
   const typing = facts.spelling && { spelling: "suggest", ...(!settled && { prefix: true }) };
   const ranked = isRanked();
   const grouped = ranked && facts.fields.includes("path") && { group_by: "path" };
-  const asked = { ...(ranked && { query: text, ...typing }), k, mode, ...filterOf(conditions()) };
+  const asked = { ...(ranked && { query: text, ...typing }), mode, ...filterOf(conditions()) };
   const main = { ...asked, explain: ranked, snippets: SNIPPETS, ...grouped, ...(facets.length && { facets }) };
   const { filter: _, ...unfiltered } = asked;
   const others = (field) => [...conditions(field), ...(ranked ? [] : [{ field, exists: true }])]; // something to list
@@ -116,7 +116,8 @@ function searches(mode) {
   return { main, counting };
 }
 
-async function search(entry) {
+// With a `number`, shows as many hits of the search that is shown.
+async function search(entry, number) {
   clearTimeout(timer);
   timer = 0;
   running?.abort();
@@ -130,11 +131,13 @@ async function search(entry) {
     if (stale) await learn();
     signal.throwIfAborted();
     if (!hasSearch()) return;
-    const { main, counting } = searches(showMode()), all = [main, ...counting];
+    if (number === undefined) asked = searches(showMode());
+    const most = facts.limits[isRanked() ? "candidates" : "max_candidates"], { counting } = asked;
+    const main = { ...asked.main, k: Math.min(number ?? HITS, most) }, all = [main, ...counting];
     const [answer, ...counted] = all.length > 1 ? (await call("search/batch", { searches: all }, signal)).results : [await call("search", main, signal)];
     byId("access").hidden = true;
     clear(true);
-    showPage(main, answer);
+    showHits(main, answer, most);
     const counts = { ...answer.facets };
     counting.forEach(({ facets: [field] }, i) => { counts[field] = counted[i].facets[field]; });
     byId("counted").textContent = `Counted among ${isRanked() ? "the candidates of this search" : "all documents that are listed"}.`;
@@ -152,9 +155,8 @@ async function search(entry) {
 }
 
 function clear(panel = false) {
-  shown = null;
   hits.replaceChildren();
-  for (const id of ["counted", "meant", "paging", "again", "welcome"]) byId(id).hidden = true;
+  for (const id of ["counted", "meant", "more", "again", "welcome"]) byId(id).hidden = true;
   showPanel(panel);
   say("");
 }
@@ -187,48 +189,25 @@ function listed(links) {
   return links.flatMap((link, i) => (i ? [" · ", link] : [link]));
 }
 
-// The first page of a search.
-function showPage(body, answer) {
+// The hits of a search, of which `most` can be asked for.
+function showHits({ k, group_by: grouped }, answer, most) {
   // A rare word or a code says little by its meaning; a document that has all words of the query is a match.
   const matches = answer.matched !== "none" || answer.hits.some((hit) => hit.explanation?.coverage === 1);
-  const most = answer.total === undefined ? Math.min(answer.candidates, facts.limits.candidates) : Math.min(answer.total, LISTED);
-  shown = { body, best: matches ? answer.hits[0]?.score : undefined, number: 0, most };
+  const best = matches ? answer.hits[0]?.score : undefined, number = answer.hits.length, lost = missing(answer.degraded);
   showMeant(answer);
-  append(answer);
-}
-
-function append(answer) {
-  const items = answer.hits.map((hit) => hitElement(hit, shown.best)), lost = missing(answer.degraded);
-  hits.append(...items);
-  shown.number += items.length;
-  if (items.length < HITS) shown.most = shown.number;
-  const unit = shown.body.group_by ? "files in" : "of", kind = answer.total === undefined ? "candidates, ranked" : "documents, listed";
-  const weak = shown.best === undefined ? "No document matches well; these are the nearest. " : "";
-  const told = `${weak}${count(shown.number)} ${unit} ${count(answer.candidates)} ${kind} in ${answer.timings_ms.total.toFixed(1)} ms.`;
+  hits.append(...answer.hits.map((hit) => hitElement(hit, best)));
+  const unit = grouped ? "files in" : "of", kind = answer.total === undefined ? "candidates, ranked" : "documents, listed";
+  const weak = best === undefined ? "No document matches well; these are the nearest. " : "";
+  const told = `${weak}${count(number)} ${unit} ${count(answer.candidates)} ${kind} in ${answer.timings_ms.total.toFixed(1)} ms.`;
   const nothing = isFiltered() ? "Nothing found with these filters." : "Nothing found.";
-  say((shown.number ? told : nothing) + lost, Boolean(lost));
-  byId("paging").hidden = shown.number >= shown.most;
-  byId("failed").textContent = "";
-  return items[0];
+  say((number ? told : nothing) + lost, Boolean(lost));
+  byId("more").hidden = number < k || k >= Math.min(answer.candidates, most);
 }
 
-// The next page. Nothing is done with it when another search is shown by then, whose requests may have begun before.
 async function more() {
-  const before = shown, { signal } = running;
-  if (!before || before.loading || before.number >= before.most) return;
-  before.loading = true;
-  const k = Math.min(HITS, before.most - before.number);
-  try {
-    const answer = await call("search", { ...before.body, offset: before.number, k }, signal);
-    if (shown !== before) return;
-    append(answer)?.focus({ preventScroll: true });
-  } catch (error) {
-    if (signal.aborted || shown !== before) return;
-    tell(error);
-    byId("failed").textContent = error.message;
-  } finally {
-    before.loading = false;
-  }
+  const before = hits.children.length;
+  await search(false, before + HITS);
+  hits.children[before]?.focus({ preventScroll: true });
 }
 
 // While someone types, the address changes in place; a finished search stays in the history.

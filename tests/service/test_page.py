@@ -110,7 +110,6 @@ def test_the_page_asks_for_a_key_where_one_is_needed(browser: Browser, tiny_path
         page.evaluate("sessionStorage.clear()")  # a key that is gone is asked for anew
         more(page).click()
         expect(status(page)).to_contain_text("Send your API key")
-        expect(page.locator("li.hit")).to_have_count(10)
         expect(asked).to_be_visible()
 
 
@@ -188,15 +187,6 @@ def test_what_goes_wrong_is_told_and_can_be_tried_again(page: Page, site: str) -
         again(page).click()
         expect(page.locator("li.hit")).to_have_count(10)
         expect(again(page)).to_be_hidden()
-    fail_searches(page, None)  # hits stay when the next page fails, and it can be asked for again
-    more(page).click()
-    for place in (page.locator("#failed"), status(page)):
-        expect(place).to_have_text(GONE)
-    expect(page.locator("li.hit")).to_have_count(10)
-    page.unroute("**/search")
-    more(page).click()
-    expect(page.locator("li.hit")).to_have_count(20)
-    expect(page.locator("#failed")).to_be_empty()
     for wrong in ("is.bogus=x", "from.bogus=3"):  # a link that asks for an undeclared field
         page.goto("about:blank")
         page.goto(f"{site}/#q=music&mode=hybrid&{wrong}")
