@@ -44,10 +44,7 @@ _BELOW: Final = re.compile(r"(?P<prefix>/collections/(?P<name>[^/]+))(?P<rest>/|
 _MIN_IN_THREAD: Final = 32_768  # bytes; up to here it takes less than a hop to a thread and back
 _CLIENT_CLOSED: Final = 499  # nginx's status for a client that disconnected
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_HEADERS: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-)
+_HEADERS: Final = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _CSP: Final = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _MAX_PATH: Final = 200
 _MAX_ADDRESS: Final = 45

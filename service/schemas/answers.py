@@ -190,14 +190,6 @@ class SearchResponse(Model):
     timings_ms: Timings
 
 
-class EncodeTimings(Model):
-    """Milliseconds per stage."""
-
-    tokenize: float
-    encode: float | None = Field(default=None, description="As in the answer of a search; null without a dense leg.")
-    total: float
-
-
 class EncodeResponse(Model):
     """A text encoded as a query."""
 
@@ -207,7 +199,7 @@ class EncodeResponse(Model):
     terms: list[TermCount] = Field(description="The terms of the sparse leg, in the text's order.")
     tokens: list[TokenCount] = Field(description="The tokens of the dense leg, by id.")
     head_query: bool | None = optional("As in the answer of a search.")
-    timings_ms: EncodeTimings
+    timings_ms: Timings
 
 
 class BatchResponse(Model):

@@ -29,7 +29,6 @@ function remember(entry) {
   const address = new URLSearchParams({ q: query.value, mode: chosenMode() });
   writeFilters(address);
   const next = location.pathname + (hasSearch() ? `#${address}` : "");
-  linkCollections();
   if (next === location.pathname + location.search + location.hash) return;
   // Browsers refuse very long addresses, and too many changes in a row; the search matters more.
   try {
@@ -55,7 +54,6 @@ async function learn() {
   const { bundle, filters } = facts;
   buildFilters(filters);
   showMode();
-  byId("legs").classList.toggle("sparse-alone", !hasDense());
   byId("about").textContent = `${count(bundle.documents)} documents of ${bundle.corpus}` +
     (!hasDense() ? "." : `, encoded by ${bundle.model}${bundle.trained ? "." : " (not trained for retrieval)."}`) +
     (facts.rerank_top ? " A model reranks the first hits." : " No model in the query path.");
@@ -79,13 +77,6 @@ function showCollections(names) {
   });
   byId("collections").replaceChildren(...links);
   byId("collections").hidden = !links.length;
-  linkCollections();
-}
-
-// Another collection is asked the same, but has its own fields.
-function linkCollections() {
-  const same = query.value ? new URLSearchParams({ q: query.value, mode: chosenMode() }) : "";
-  for (const link of byId("collections").children) link.hash = same;
 }
 
 // A text ranks the hits.

@@ -131,7 +131,6 @@ def test_a_bundle_without_a_dense_leg(page: Page, tmp_path: Path) -> None:
     with live_bundles(bundle.path) as address:
         page.goto(address)
         expect(page.locator("#examples a").first).to_be_visible()
-        expect(page.locator("#legs dt:visible")).to_have_text(["Sparse"])
         page.goto(f"{address}/#q={QUERY}&mode=dense")
         page.reload()
         expect(page.locator("li.hit")).to_have_count(10)
