@@ -16,7 +16,6 @@ from lightretriever.artifacts.errors import LightRetrieverError
 MAX_FIELD_ERRORS = 20
 _MAX_ECHO = 100
 
-
 UNAVAILABLE = "The cluster does not answer, or lacks a part of the index. The reason is in the log; try again later."
 """The message for callers; it leaves the cluster's address out."""
 
@@ -102,9 +101,7 @@ class DocumentNotFoundError(ServiceError, kind="document_not_found", status=404,
     """No document has this id."""
 
 
-class MethodNotAllowedError(
-    ServiceError, kind="method_not_allowed", status=405, title="The method is not allowed here"
-):
+class MethodNotAllowedError(ServiceError, kind="method_not_allowed", status=405, title="The method is not allowed"):
     """The path exists, but not for this method."""
 
 
@@ -124,9 +121,7 @@ class InvalidRequestError(ServiceError, kind="invalid_request", status=422, titl
     """A field is missing, unknown, malformed or out of range."""
 
 
-class UnsearchableError(
-    ServiceError, kind="unsearchable_query", status=422, title="Nothing can be searched by the query"
-):
+class UnsearchableError(ServiceError, kind="unsearchable_query", status=422, title="The query can't be searched"):
     """The query has neither a token nor a term, or its vector is zero, so that no document is nearer than another."""
 
 

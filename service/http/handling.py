@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 COLLECTION: Final = "collection"
 """Where the state of a request has the name of the collection that its path names."""
-
 _REFUSALS: Final = 400
 """Refusals a second, so that clients that try again at once leave the processor to those that are admitted."""
 
@@ -41,10 +40,8 @@ _MAX_PAUSE_S: Final = 1.0
 
 LIGHT_S: Final = 0.005
 """Light searches are answered in the event loop as long as they take less than so many seconds of a processor."""
-
 STALL_S: Final = 0.5
 """After a search that took so many seconds by the clock, the next goes to a thread: it may have waited for a disk."""
-
 MAX_LIGHT_BYTES: Final = 4096
 """Largest body of a light search."""
 

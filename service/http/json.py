@@ -18,9 +18,7 @@ from lightretriever.service.errors import shortened
 from lightretriever.service.schemas import TAGS, BatchRequest, Problem, SearchRequest
 
 JSON: Final = "application/json"
-
 JSON_LINES: Final = "application/x-ndjson"
-
 PROBLEM_JSON: Final = "application/problem+json"
 
 _MAX_COMMAS: Final = 50_000
