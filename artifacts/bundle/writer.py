@@ -35,11 +35,11 @@ from lightretriever.artifacts.bundle.manifest import (
     TaskInfo,
     TokenizerInfo,
     check_outside,
+    generator,
     head_files,
     table_file,
 )
 from lightretriever.artifacts.bundle.reader import Bundle, ids_sha256, list_files
-from lightretriever.artifacts.bundle.software import generator
 from lightretriever.artifacts.dense.build import build_dense_index, choose_parameters, write_dense_index
 from lightretriever.artifacts.dense.index import BACKGROUND_FILE, DenseIndex, background_ordinals
 from lightretriever.artifacts.documents.fields import FieldKind

@@ -29,7 +29,7 @@ from lightretriever.artifacts.files.workdir import work_lock
 from lightretriever.artifacts.pipeline.build import build_bundle, check_before_build
 from lightretriever.artifacts.pipeline.encoded import encoded_corpus
 from lightretriever.artifacts.pipeline.recipe import GeneralTableRecipe, Recipe, recipe_kind
-from lightretriever.artifacts.summary import Summary
+from lightretriever.artifacts.reports import Summary
 
 Stage = Literal["table", "encode", "index"]
 

@@ -8,7 +8,7 @@ import typer
 
 from lightretriever.artifacts.cli.runner import BundleArgument, JsonOption, TaskOption, running
 from lightretriever.artifacts.errors import RecipeError, importing
-from lightretriever.artifacts.summary import Summary, aligned
+from lightretriever.artifacts.reports import Summary, aligned
 
 
 def evaluate(

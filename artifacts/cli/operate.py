@@ -41,9 +41,8 @@ from lightretriever.artifacts.live.journal import restore as restore_journal
 from lightretriever.artifacts.live.store import LiveStore
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar, Summary, folder_size, left_out, megabytes
 from lightretriever.artifacts.sparse.jvm import start_jvm
-from lightretriever.artifacts.summary import Summary, folder_size, left_out, megabytes
 
 if TYPE_CHECKING:
     from lightretriever.artifacts.cluster.client import Cluster

@@ -18,8 +18,8 @@ import typer
 
 from lightretriever.artifacts.errors import DiskError, LightRetrieverError, readable
 from lightretriever.artifacts.pipeline.recipe import AnyRecipe, read_recipe
+from lightretriever.artifacts.reports import Summary
 from lightretriever.artifacts.signals import Stopped, commit_point, stoppable
-from lightretriever.artifacts.summary import Summary
 
 BundleArgument = Annotated[Path, typer.Argument(help="The bundle's folder.", show_default=False)]
 TaskOption = Annotated[str | None, typer.Option(help="The bundle's task (default: the bundle's default task).")]

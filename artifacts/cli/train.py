@@ -12,7 +12,7 @@ import typer
 from lightretriever.artifacts.cli.runner import DeviceOption, JsonOption, ModelOption, overridden, running
 from lightretriever.artifacts.errors import LightRetrieverError, importing
 from lightretriever.artifacts.files.workdir import work_lock
-from lightretriever.artifacts.summary import Summary, duration, folder_size, megabytes
+from lightretriever.artifacts.reports import Summary, duration, folder_size, megabytes
 from lightretriever.artifacts.training.recipe import TrainRecipe
 
 

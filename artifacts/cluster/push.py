@@ -29,10 +29,9 @@ from lightretriever.artifacts.cluster.schema import (
 from lightretriever.artifacts.dense.index import DenseIndex
 from lightretriever.artifacts.dtypes import Float32Array, Int64Array
 from lightretriever.artifacts.errors import ClusterError
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar, Summary
 from lightretriever.artifacts.signals import commit_point
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.summary import Summary
 
 _READ: Final = 8192  # documents that are read from the bundle together, since each time asks Lucene every term
 _CHECKED: Final = 1024  # documents that are counted together, to find those that are there

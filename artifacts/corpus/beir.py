@@ -15,7 +15,7 @@ from lightretriever.artifacts.documents.document import Document, read_document,
 from lightretriever.artifacts.documents.fields import FieldKind
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.files.atomic import new_file
-from lightretriever.artifacts.summary import Summary, megabytes
+from lightretriever.artifacts.reports import Summary, megabytes
 
 _FORMS: Final = "query-id, corpus-id and score (BEIR), or query-id, iteration, corpus-id and grade (TREC)"
 _TABLE: Final = "; if this is CSV or another table, make a corpus of it by `lightretriever corpus`"

@@ -27,7 +27,7 @@ from lightretriever.artifacts.corpus.passages import Heading, Limit, Passage, pa
 from lightretriever.artifacts.documents.document import Document, document_of
 from lightretriever.artifacts.errors import CorpusError, readable
 from lightretriever.artifacts.files.reading import parse_yaml
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar
 
 _ENDINGS: Final = (".md", ".txt")
 _MAX_PATH_BYTES: Final = 500  # so that an id with its number has no more than the 512 that a corpus allows

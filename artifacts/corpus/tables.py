@@ -25,7 +25,7 @@ from lightretriever.artifacts.documents.bounds import MAX_DOCUMENT_BYTES
 from lightretriever.artifacts.documents.document import read_document, read_object, serialised
 from lightretriever.artifacts.errors import CorpusError, importing, readable
 from lightretriever.artifacts.files.reading import open_regular
-from lightretriever.artifacts.progress import tracked
+from lightretriever.artifacts.reports import tracked
 
 Row = dict[str, Any]
 Rows = Iterator[tuple[str, Row | ValueError]]

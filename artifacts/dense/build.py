@@ -17,7 +17,7 @@ from lightretriever.artifacts.dense.index import DenseIndex, FaissIndex, faiss_r
 from lightretriever.artifacts.dense.query_aware import MIN_DIMENSION, build_query_aware_index
 from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import BundleError
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar
 
 FLAT_LIMIT: Final = 5_000  # documents of which an exact scan takes a fraction of a millisecond
 SCAN_LIMIT: Final = 20_000  # documents whose 4-bit codes are all scanned; of more, those of some inverted lists

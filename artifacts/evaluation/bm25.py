@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from lightretriever.artifacts.evaluation.runs import Ranking, ranking
-from lightretriever.artifacts.progress import tracked
+from lightretriever.artifacts.reports import tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_call, pack_floats, pack_texts, unpack_hits
 from lightretriever.artifacts.sparse.vocabulary import words_of

@@ -13,7 +13,7 @@ from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.runs import Ranking, Run, ranking
 from lightretriever.artifacts.evaluation.searching import QueryVectors, Searcher
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, ModelRecipe, is_of_sentence_transformers
-from lightretriever.artifacts.progress import tracked
+from lightretriever.artifacts.reports import tracked
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.tokenizer import text_of
 

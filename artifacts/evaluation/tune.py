@@ -29,8 +29,7 @@ from lightretriever.artifacts.evaluation.runs import (
     relevant_but_missing,
 )
 from lightretriever.artifacts.evaluation.searching import Fusion, OpenSearcher, Searcher
-from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.summary import Summary
+from lightretriever.artifacts.reports import ProgressBar, Summary
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 
 _SEED: Final = 0  # of all that is drawn

@@ -30,8 +30,8 @@ from lightretriever.artifacts.pipeline.encoded import EncodedCorpus, encoded_cor
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.store import TextStore, text_digests
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER, SparseLeg, encoded_batches, terms_tokenizer
+from lightretriever.artifacts.reports import Summary, encoded_line, left_out, megabytes
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from lightretriever.artifacts.summary import Summary, encoded_line, left_out, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, load_idf
 from lightretriever.artifacts.tokens.table import HeadQueries, normalised
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer

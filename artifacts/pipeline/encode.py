@@ -17,8 +17,7 @@ from lightretriever.artifacts.pipeline.language_model import QUANTIZATION
 from lightretriever.artifacts.pipeline.model import software
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows
 from lightretriever.artifacts.pipeline.store import TextStore, first_rows
-from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.summary import Summary, encoded_line, folder_size, left_out, megabytes
+from lightretriever.artifacts.reports import ProgressBar, Summary, encoded_line, folder_size, left_out, megabytes
 
 _PIECE: Final = 16
 """Texts that are read at a time where each is read by itself."""

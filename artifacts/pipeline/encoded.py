@@ -31,7 +31,7 @@ from lightretriever.artifacts.files.workdir import read_json
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.rows import TermCounts
 from lightretriever.artifacts.pipeline.store import DIGEST_BYTES, column, new_folder, text_digest
-from lightretriever.artifacts.progress import tracked
+from lightretriever.artifacts.reports import tracked
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 
 FORMAT: Final = 6

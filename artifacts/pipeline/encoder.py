@@ -17,7 +17,7 @@ import torch
 from lightretriever.artifacts.dtypes import Float32Array, Int32Array
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.files.arrays import read_array, write_array
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 
 PART = 8192

@@ -28,7 +28,7 @@ from lightretriever.artifacts.pipeline.model import software
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe, TableTraining
 from lightretriever.artifacts.pipeline.rows import ModelRows, Rows
 from lightretriever.artifacts.pipeline.store import TextStore, text_digests
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar
 from lightretriever.artifacts.tokens.idf import TokenStatistics, count_tokens
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 

@@ -38,7 +38,7 @@ from lightretriever.artifacts.pipeline.fit import (
 )
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe, GeneralTableRecipe
 from lightretriever.artifacts.pipeline.rows import Rows
-from lightretriever.artifacts.summary import Summary, folder_size, megabytes
+from lightretriever.artifacts.reports import Summary, folder_size, megabytes
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.tokens.table import TokenTable, write_table
 

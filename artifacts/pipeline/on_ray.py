@@ -17,8 +17,7 @@ from lightretriever.artifacts.pipeline.encoders import Encoders
 from lightretriever.artifacts.pipeline.recipe import Recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_encode
 from lightretriever.artifacts.pipeline.store import TextStore
-from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.summary import Summary
+from lightretriever.artifacts.reports import ProgressBar, Summary
 
 _PARTS_PER_TASK: Final = 4
 """Parts for each task that runs at a time, so that fast machines take more of them."""

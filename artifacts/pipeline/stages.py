@@ -48,7 +48,7 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import adapter_file, adapter_settings, load_embedding_bag, software
 from lightretriever.artifacts.pipeline.recipe import DistilTableRecipe, Recipe
 from lightretriever.artifacts.pipeline.terms import SPARSE_TOKENIZER
-from lightretriever.artifacts.summary import Summary, megabytes
+from lightretriever.artifacts.reports import Summary, megabytes
 from lightretriever.artifacts.tokens.idf import IDF_FILE, idf_sha256, load_idf
 from lightretriever.artifacts.tokens.tokenizer import sentences_of
 

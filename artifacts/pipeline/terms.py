@@ -23,7 +23,7 @@ from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
 from lightretriever.artifacts.pipeline.impacts import Bm25Encoder, Expansion, word_rows
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, Rows, TermCounts
 from lightretriever.artifacts.pipeline.store import TextStore
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 

@@ -25,8 +25,8 @@ from lightretriever.artifacts.pipeline.model import (
     load_model,
 )
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf
+from lightretriever.artifacts.training.mixture import Progress, Tensors, TrainingSet
 from lightretriever.artifacts.training.recipe import ContrastiveStage, LikelihoodStage, LoraRecipe, TrainRecipe
-from lightretriever.artifacts.training.types import Progress, Tensors, TrainingSet
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ from lightretriever.artifacts.training.losses import (
     cosine_scores,
     sparse_scores,
 )
+from lightretriever.artifacts.training.mixture import Batch, StepContext, Tensors
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe
 from lightretriever.artifacts.training.teachers import Teachers
-from lightretriever.artifacts.training.types import Batch, StepContext, Tensors
 
 ROW_TOKENS: Final = 256
 """Positions of a row of packed texts."""

@@ -23,6 +23,7 @@ import sqlite3
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
@@ -36,21 +37,21 @@ from lightretriever.artifacts.corpus.beir import Corpus, find_file, read_qrels, 
 from lightretriever.artifacts.corpus.lines import read_lines
 from lightretriever.artifacts.documents.document import read_text
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
-from lightretriever.artifacts.evaluation.bm25 import SCRATCH
+from lightretriever.artifacts.evaluation.bm25 import SCRATCH, word_index
 from lightretriever.artifacts.evaluation.runs import qrels_file
 from lightretriever.artifacts.files.atomic import new_file
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import check_plan, read_json, write_atomically
-from lightretriever.artifacts.progress import ProgressBar
-from lightretriever.artifacts.summary import aligned
+from lightretriever.artifacts.reports import ProgressBar, aligned, tracked
 from lightretriever.artifacts.tokens.tokenizer import document_text
-from lightretriever.artifacts.training.negatives import mine, usable_negatives
-from lightretriever.artifacts.training.recipe import SetRecipe, TrainRecipe
-from lightretriever.artifacts.training.types import Example, TrainingSet, same_text
+from lightretriever.artifacts.training.mixture import Example, TrainingSet, same_text
+from lightretriever.artifacts.training.recipe import NegativesRecipe, SetRecipe, TrainRecipe
 
 MOST_POSITIVES: Final = 4
 """Relevant documents of one query that become examples, so that a few queries don't fill the batches: those of the
 highest grade, then the first in the qrels."""
+
+Hits = list[tuple[str, float]]
 
 _FILE: Final = TypeAdapter(list[Example])
 _FORMAT: Final = 3  # to be raised when the same inputs give other examples
@@ -376,3 +377,55 @@ def _read_lines(path: Path) -> Iterator[tuple[int, _Line]]:
                 f"{path}, line {number}: {where}: {problem['msg']}.",
                 remedy="A line is a JSON object of query_id, query, positive_passages and negative_passages.",
             ) from error
+
+
+def mine(
+    examples: Sequence[Example],
+    documents: Mapping[str, str],
+    relevant: Mapping[str, set[str]],
+    settings: NegativesRecipe,
+    work: Path,
+) -> list[Example]:
+    """The examples with their hard negatives by BM25, which indexes the documents in a folder below `work` that is
+    removed again. `relevant` has all relevant documents of a query (as `same_text` spells it)."""
+    title, queries = f"{work.name}: BM25", list(dict.fromkeys(example.query for example in examples))
+    with (
+        word_index(work, documents, documents.values(), title) as words,
+        ThreadPoolExecutor() as pool,  # Java releases the GIL
+    ):
+        hits = pool.map(lambda query: words.ranked(query, settings.depth), queries)
+        read = tracked(hits, title, total=len(queries), unit="queries")
+        ranked = dict(zip(queries, read, strict=True))
+    return chosen(examples, ranked, documents, relevant, settings)
+
+
+def chosen(
+    examples: Sequence[Example],
+    ranked: Mapping[str, Hits],
+    documents: Mapping[str, str],
+    relevant: Mapping[str, set[str]],
+    settings: NegativesRecipe,
+) -> list[Example]:
+    """The examples with hard negatives of the hits that a model `ranked` for their queries: none that scores above
+    `margin` times the positive's score, and none at all where the positive, and so its score, is not among the hits.
+    With `settings.top`, examples whose positive is not among so many first hits are left out."""
+    kept = []
+    for example in examples:
+        hits = ranked[example.query]
+        score = dict(hits).get(example.positive)
+        if settings.top is None or example.positive in dict(hits[: settings.top]):
+            names = [] if score is None else [name for name, other in hits if other <= settings.margin * score]
+            usable = usable_negatives(names, documents, relevant[same_text(example.query)])
+            kept.append(replace(example, negatives=usable[: settings.count]))
+    return kept
+
+
+def usable_negatives(names: Iterable[str], documents: Mapping[str, str], relevant: set[str]) -> tuple[str, ...]:
+    """Those of the `names` that are documents, and don't have the text of a relevant one; each text once."""
+    texts = {same_text(documents[name]) for name in relevant}
+    usable = []
+    for name in names:
+        if name in documents and (text := same_text(documents[name])) not in texts:
+            texts.add(text)
+            usable.append(name)
+    return tuple(usable)

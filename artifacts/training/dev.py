@@ -14,9 +14,9 @@ from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
-from lightretriever.artifacts.training.negatives import Hits
+from lightretriever.artifacts.training.data import Hits
+from lightretriever.artifacts.training.mixture import TrainingSet
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, DevRecipe
-from lightretriever.artifacts.training.types import TrainingSet
 
 _DEPTH = 100
 _DENSE = 0.7  # weight of the dense leg

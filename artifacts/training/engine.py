@@ -28,8 +28,8 @@ from accelerate.utils import (
 
 from lightretriever.artifacts.errors import ModelError, RecipeError
 from lightretriever.artifacts.pipeline.model import choose_device, choose_dtype
+from lightretriever.artifacts.training.mixture import StepContext, Tensors
 from lightretriever.artifacts.training.recipe import TrainRecipe
-from lightretriever.artifacts.training.types import StepContext, Tensors
 
 T = TypeVar("T")
 _FEWEST = 64  # positions of a chunk

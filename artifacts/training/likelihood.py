@@ -12,8 +12,8 @@ from lightretriever.artifacts.pipeline.language_model import Reading, log_likeli
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training.contrastive import ROW_TOKENS
 from lightretriever.artifacts.training.engine import Engine
+from lightretriever.artifacts.training.mixture import Batch, StepContext, Tensors
 from lightretriever.artifacts.training.recipe import DataRecipe, LikelihoodStage
-from lightretriever.artifacts.training.types import Batch, StepContext, Tensors
 
 
 @dataclass(frozen=True)

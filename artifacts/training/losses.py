@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from lightretriever.artifacts.training.mixture import Batch, StepContext, Tensors, same_text
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
-from lightretriever.artifacts.training.types import Batch, StepContext, Tensors, same_text
 
 
 def cosine_scores(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:

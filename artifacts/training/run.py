@@ -32,6 +32,7 @@ from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, load_idf
 from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
 from lightretriever.artifacts.training.contrastive import QuerySide
 from lightretriever.artifacts.training.data import (
+    chosen,
     data_lines,
     data_report,
     prepare,
@@ -41,9 +42,8 @@ from lightretriever.artifacts.training.data import (
 )
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev, ranked
 from lightretriever.artifacts.training.engine import Engine
-from lightretriever.artifacts.training.negatives import chosen
+from lightretriever.artifacts.training.mixture import Progress, TrainingSet
 from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
-from lightretriever.artifacts.training.types import Progress, TrainingSet
 
 CHECKPOINT = "checkpoint.pt"
 

@@ -24,9 +24,9 @@ from lightretriever.artifacts.evaluation.searching import OpenSearcher, SearchMo
 from lightretriever.artifacts.files.arrays import load_npy, write_array
 from lightretriever.artifacts.files.workdir import check_plan
 from lightretriever.artifacts.pipeline.loading import loading
-from lightretriever.artifacts.progress import tracked
+from lightretriever.artifacts.reports import tracked
+from lightretriever.artifacts.training.mixture import Batch, Example, TrainingSet
 from lightretriever.artifacts.training.recipe import DistillationRecipe, TeacherRecipe
-from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 
 _DEPTH: Final = 1000  # hits of a bundle's leg; a candidate that is none of them scores as the last one
 _PAIRS: Final = 64  # of a query and a document, read by a cross-encoder at once

@@ -38,7 +38,7 @@ from lightretriever.artifacts.pipeline.language_model import instruction_prefix
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.pipeline.states import packed_states
-from lightretriever.artifacts.summary import aligned
+from lightretriever.artifacts.reports import aligned
 from lightretriever.artifacts.training.adapter import load_for_training
 from lightretriever.artifacts.training.contrastive import ROW_TOKENS, QuerySide, read_tokens, token_means
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev, measured

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from lightretriever.artifacts.progress import ProgressBar, tracked
-from lightretriever.artifacts.summary import duration
+from lightretriever.artifacts.reports import ProgressBar, duration, tracked
 
 
 def test_a_log_has_a_line_every_while_and_one_at_the_end(
@@ -15,7 +14,7 @@ def test_a_log_has_a_line_every_while_and_one_at_the_end(
         progress.skip(200)
         progress.advance(512)
         assert capsys.readouterr().err == ""
-        monkeypatch.setattr("lightretriever.artifacts.progress.LOG_EVERY_S", 0.0)
+        monkeypatch.setattr("lightretriever.artifacts.reports.LOG_EVERY_S", 0.0)
         with ProgressBar("inner", total=None, unit="texts") as inner:
             inner.advance(2_000)
             assert capsys.readouterr().err == "inner: 2,000 texts, 0.0 s\n"
@@ -31,7 +30,7 @@ def test_a_log_has_a_line_every_while_and_one_at_the_end(
 
 def test_on_a_terminal_one_line_changes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("lightretriever.artifacts.progress._LIVE_EVERY_S", 0.0)
+    monkeypatch.setattr("lightretriever.artifacts.reports._LIVE_EVERY_S", 0.0)
     assert list(tracked("ab", "encode", total=2, unit="documents")) == ["a", "b"]
     lines = capsys.readouterr().err.split("\r\x1b[K")[1:]
     assert [line.partition(" ")[2].partition(" ")[0] for line in lines] == ["1/2", "2/2", "2/2"]

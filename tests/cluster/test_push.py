@@ -25,7 +25,7 @@ from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import check_scores, push
 from lightretriever.artifacts.errors import BundleError, ClusterError
 from lightretriever.artifacts.live.documents import Change, delete
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar
 from lightretriever.service.backends.opensearch import open_cluster
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.settings import load_settings

@@ -33,7 +33,7 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
 from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, TermCounts
 from lightretriever.artifacts.pipeline.store import STORE_FORMAT, TextStore, text_digest, text_digests
-from lightretriever.artifacts.progress import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.faults.builds import files
 from tests.support.commands import only, run

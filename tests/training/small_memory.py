@@ -10,7 +10,7 @@ import torch
 
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training import contrastive
-from lightretriever.artifacts.training.types import Tensors
+from lightretriever.artifacts.training.mixture import Tensors
 from lightretriever.service.cli import main
 
 number, error, *arguments = sys.argv[1:]

@@ -20,8 +20,8 @@ from lightretriever.artifacts.training.contrastive import Contrastive, QuerySide
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import cosine_scores, sparse_scores
+from lightretriever.artifacts.training.mixture import Batch, Example, StepContext, TrainingSet
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, FlopsRecipe, LoraRecipe, SetRecipe
-from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 from tests.support.models import load
 from tests.support.states import padded_weights, token_states_naive
 from tests.support.tiny import tiny_documents

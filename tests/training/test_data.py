@@ -12,10 +12,9 @@ from pydantic import ValidationError
 
 from lightretriever.artifacts.errors import CorpusError, RecipeError, ResumeError
 from lightretriever.artifacts.training import data
-from lightretriever.artifacts.training.data import MOST_POSITIVES, content, data_lines, data_report, write_texts
-from lightretriever.artifacts.training.negatives import chosen
+from lightretriever.artifacts.training.data import MOST_POSITIVES, chosen, content, data_lines, data_report, write_texts
+from lightretriever.artifacts.training.mixture import Example
 from lightretriever.artifacts.training.recipe import ContrastiveStage, NegativesRecipe, TrainRecipe
-from lightretriever.artifacts.training.types import Example
 from tests.support.wordings import raises
 
 prepare = data.prepare

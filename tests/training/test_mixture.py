@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lightretriever.artifacts.errors import RecipeError
-from lightretriever.artifacts.training.mixture import Mixture
-from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
+from lightretriever.artifacts.training.mixture import Batch, Example, Mixture, TrainingSet
 from tests.support.wordings import raises
 
 STEPS = 1000

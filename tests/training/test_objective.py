@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from lightretriever.artifacts.training.loop import schedule
 from lightretriever.artifacts.training.losses import BatchLayout, contrastive_objective, distillation_loss, flops_weight
+from lightretriever.artifacts.training.mixture import Batch, Example, StepContext, TrainingSet
 from lightretriever.artifacts.training.recipe import ContrastiveStage, FlopsRecipe
 from lightretriever.artifacts.training.teachers import ensemble
-from lightretriever.artifacts.training.types import Batch, Example, StepContext, TrainingSet
 
 Array = NDArray[np.float64]
 B, M, H, V = 3, 6, 8, 12

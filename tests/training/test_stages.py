@@ -21,10 +21,10 @@ from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scor
 from lightretriever.artifacts.training.data import read_examples
 from lightretriever.artifacts.training.dev import ranked
 from lightretriever.artifacts.training.engine import Engine
+from lightretriever.artifacts.training.mixture import Batch, Example, TrainingSet
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, DistillationRecipe, TrainRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
-from lightretriever.artifacts.training.types import Batch, Example, TrainingSet
 from lightretriever.service.commands.evaluation import open_searcher
 from tests.pipeline.test_gguf import write_gguf
 from tests.support.commands import run
