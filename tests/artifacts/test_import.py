@@ -123,13 +123,6 @@ def test_json(path: Path, indent: int | None, array: bool) -> None:
     assert imported(path)[0] == WANTED
 
 
-def test_large_rows_of_json(path: Path) -> None:
-    rows = [{"_id": str(number), "text": "ü" * (number * 997 % 300_000 + 1)} for number in range(40)]
-    rows.append({"_id": "40", "text": "x" * 20_000_000})
-    path.write_text(json.dumps(rows, ensure_ascii=False))
-    assert imported(path, Columns())[0] == [{"title": "", **row} for row in rows]
-
-
 def test_texts_packed_by_gzip(path: Path) -> None:
     first, second = (json.dumps(row).encode() + b"\n" for row in ROWS)
     path.write_bytes(gzip.compress(first) + gzip.compress(second))  # two members are one text
@@ -176,12 +169,8 @@ MOMENT = datetime.datetime(2024, 5, 31, 12, 30, 0, 500_000, tzinfo=UTC)
         ([MOMENT.date()], pa.date32(), "2024-05-31"),
         ([MOMENT], pa.timestamp("us", tz="Europe/Berlin"), "2024-05-31T12:30:00.500000+00:00"),
         ([Decimal("19.90")], pa.decimal128(9, 2), 19.9),
-        ([Decimal("20.00")], pa.decimal128(9, 2), 20),
         ([2**64 - 1], pa.uint64(), 2**64 - 1),
-        ([True], None, True),
         ([float("nan")], None, None),
-        ([None], pa.string(), None),
-        ([{"a": {"b": [1]}}], None, {"a": {"b": [1]}}),
         ([0.1], pa.float32(), float(np.float32(0.1))),
         ([[0.5, None]], pa.list_(pa.float32()), [0.5, None]),
         ([3_600_000_000_001], pa.time64("ns"), "01:00:00"),
@@ -235,14 +224,11 @@ def test_the_same_table_written_in_three_ways_is_the_same_corpus(path: Path) -> 
     ("values", "kind", "says"),
     [
         (["fine", b"\x89PNG"], pa.binary(), "row 1: column \"x\": 4 bytes are no text (b'fine'…)"),
-        ([{"bytes": b"\x89PNG"}], None, "4 bytes are no text"),
         ([float("inf")], None, "inf is no number of JSON"),
         ([Decimal("0.12345678901234567890")], None, "more digits than a number of JSON keeps"),
         ([Decimal(2**64)], None, "18446744073709551616 doesn't fit into 64 bits"),
         ([Decimal("0.1")], pa.decimal256(60, 2), 'column "x" has decimals of 60 digits'),
         ([2**63 - 1], pa.timestamp("us"), "infinite timestamp, which JSON lacks"),
-        ([2**31 - 1], pa.date32(), "infinite date, which JSON lacks"),
-        ([[(1, 2)]], pa.map_(pa.int8(), pa.int8()), "a key must be a text, found 1"),
         ([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8()), "Map keys must be unique"),
     ],
 )
@@ -288,7 +274,6 @@ def test_columns_that_no_table_has_are_named(path: Path) -> None:
 
 BAD_FILES = {
     "empty": (b"", "its first line is empty"),
-    "a cell too few": (b"text,n\na,1\nb\n", "line 3: Expected Number of Columns: 2 Found: 1"),
     "a cell too many": (b"text,n\na,1\nb,2,3\n", "line 3: Expected Number of Columns: 2 Found: 3"),
     "a large number": (b"text,n\na,1e999\n", 'row 1: column "n": inf is beyond the numbers that JSON has'),
     "no number": (b"text,n\na,1\nb,two\n", "row 2: column \"n\": 'two' is no number"),
@@ -296,10 +281,8 @@ BAD_FILES = {
     "Windows-1252 in the header": (b"text,pr\xe9\na,1\n", "line 1: This file is not utf-8 encoded"),
     "Windows-1252": (b"text,n\nf\xfcr,1\n", "line 2: Invalid unicode"),
     "notes": (b"Some notes\n\nof mine", 'there is no column "n"; there are "Some notes"'),
-    "two names alike": (b"text,n,n\na,1,2\n", 'two columns have the name "n"'),
     "open array": (b'[{"text": "a", "n": 1}', "can't be read: Malformed JSON"),
     "no JSON in a line": (b'{"text": "a", "n": 1}\n{"text": \n{"text": "b", "n": 2}', "row 2: not JSON"),
-    "no object": (b'{"text": "a", "n": 1}\n3\n', "row 2: expected a JSON object, found int"),
     "broken Parquet": (b"PAR1\x15\x04" + b"x" * 100, "can't be read: No magic bytes found at end of file"),
     "zstd behind a frame to skip": (b"\x5f\x2a\x4d\x18\x00\x00\x00\x00", "this is zstd, which is not read"),
 }
@@ -325,20 +308,14 @@ TENT = {**BARE, "text": "A light tent"}
     [
         ('_id, "text", n\n1, "A light tent", 5\n', {**TENT, "n": " 5"}),
         ('_id, text\n1, "A tent, light"\n', {**TENT, "text": "A tent, light"}),
-        ("_id,text\r1,A light tent", TENT),
         ('_id,text\r1,"A light\rtent"\r', {**TENT, "text": "A light\rtent"}),
         ('_id,text,"a\nb"\n1,A light tent,x\n', {**TENT, "a\nb": "x"}),
         ("_id,text,\n1,A light tent,\n", TENT),
         (",text\n\n0,A light tent\n", {**TENT, "column 1": "0"}),  # as pandas writes its index
-        ('text\n"A light tent; for two"\n', {**TENT, "text": "A light tent; for two"}),
-        ("_id,text\n1, A light tent\n", {**TENT, "text": " A light tent"}),
         ('_id,text\n1,"x, ""A light tent"""\n', {**TENT, "text": 'x, "A light tent"'}),
         ("_id,text,note\n1,A light tent,NULL\n", {**TENT, "note": "NULL"}),
-        ('_id,text,note\n1,A light tent,""\n', TENT),
         ("_id,text,zip\n1,A light tent,01067\n", {**TENT, "zip": "01067"}),
-        ("_id,text\n1,A light tent\n" + "   \n\n", TENT),
         ("_id,text\r\n1,A light tent\r\n\x1a", TENT),
-        ("text\nA light tent\n  \n\x1a", TENT),
     ],
 )
 def test_dialects_of_csv(path: Path, content: str, wanted: dict[str, str]) -> None:
@@ -358,15 +335,12 @@ TABS = Dialect("\t")
         # Between tabs, a quote is a sign as others, unless it is asked for.
         ('_id\ttext\n1\t"To be or not\n2\tto be"\n', TABS, {"1": '"To be or not', "2": 'to be"'}),
         ('_id\ttext\n1\tscreen 24"\n2\t"\n', TABS, {"1": 'screen 24"', "2": '"'}),
-        ('_id\ttext\n1\t"Heavy" rope\n2\t5" pipe\n', TABS, {"1": '"Heavy" rope', "2": '5" pipe'}),
         ('_id\ttext\n1\t"a\tb"\n', Dialect("\t", '"'), {"1": "a\tb"}),
         ("_id,text\n1,'a, b'\n2,it's\n", Dialect(quote="'"), {"1": "a, b", "2": "it's"}),
         ('_id,text\n1,"a\n2,b"\n', Dialect(quote=""), {"1": '"a', "2": 'b"'}),
         ("_id~text\n1~a,a,a\n2~b\n", Dialect("~"), {"1": "a,a,a", "2": "b"}),
         ("1\ta\n2\tb\n", Dialect("\t", header=False, columns=("_id", "text")), TWO),
         ("\ufeff1,a\n2,b\n", Dialect(header=False, columns=("_id", "text")), TWO),
-        ("1,a\n2,b\n", Dialect(header=False, columns=("n", "text")), TWO),
-        ("ID,Body\n1,a\n2,b\n", Dialect(columns=("_id", "text")), TWO),
         ("text,text\n1,a\n2,b\n", Dialect(columns=("_id", "text")), TWO),
     ],
 )

@@ -83,20 +83,16 @@ def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "title", "text"),
     [
-        ("no heading", "name", "no heading"),
         ("text\n## Second level\nmore", "name", "text\n## Second level\nmore"),
         ("\n## Second level\n# First\nmore", "Second level", "\n# First\nmore"),
         ("text\n# First level\nmore", "First level", "text\nmore"),
         ("---\ntitle: Grinding\n# no title\n---\n# Heading\ntext", "Grinding", "# Heading\ntext"),
         ("---\ntags: [a]\n...\n# Heading\ntext", "Heading", "text"),
-        ("---\ntitle: 2024\n---", "2024", ""),
         ('+++\ntitle = "Pour-over"\n+++\n\n## Water\n', "Pour-over", "\n## Water\n"),
         ("---\nA text below a rule\n---\nmore", "name", "---\nA text below a rule\n---\nmore"),
         ("---\n{{ template }}: [\n---\n# T", "T", "---\n{{ template }}: [\n---"),
-        ("<!--\n# comment\n-->\n# T", "T", "<!--\n# comment\n-->"),
         ("My title\n---\ntext", "My title", "text"),
         ("text\n\nMy title\n---\ntext", "name", "text\n\nMy title\n---\ntext"),
-        ("#hashtag\n#\n# ", "name", "#hashtag\n#\n# "),
         ("text\n\nA title\nof two lines\n===\nmore", "A title of two lines", "text\n\nmore"),
         ("> # quoted\n\n- # listed\n\n# T", "T", "> # quoted\n\n- # listed\n"),
     ],
@@ -110,12 +106,6 @@ def test_a_long_run_of_blanks_takes_no_longer() -> None:
     """It would not end in a lifetime if the time grew faster than the line."""
     line = "# " + " \t" * 100_000 + "x" + " #" * 100_000 + "y"
     assert titled(PurePosixPath("a.md"), line) == (line[2:].strip(), "", [])
-
-
-def test_a_file_with_a_heading_alone_is_a_document(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# Only a title")
-    write_text_corpus(tmp_path, tmp_path / "corpus.jsonl", limit=Limit(5))
-    assert [document.full_text for document in Corpus(tmp_path / "corpus.jsonl")] == ["Only a title"]
 
 
 def test_bad_files_are_named_together_and_nothing_is_written(folder: Path, tmp_path: Path) -> None:
