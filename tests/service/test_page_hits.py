@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from tests.service.browsing import answer_of, asked, held_back, more, page_of, search_for, serious, shown_ids
+from tests.service.browsing import answer_of, asked, more, page_of, search_for, serious, shown_ids
 from tests.service.live import live_bundles
 from tests.support.asking import ids
 from tests.support.tiny import make_tiny_bundle
@@ -54,18 +54,6 @@ def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path
         assert shown_ids(page) == ids(whole)
         expect(page.get_by_role("status")).to_contain_text(f"{limit} of {whole['candidates']} candidates, ranked in")
         expect(more(page)).to_be_hidden()
-
-
-def test_more_hits_of_a_search_that_another_follows_are_dropped(page: Page, site: str) -> None:
-    search_for(page, QUERY)
-    held = held_back(page, lambda search, _: search["k"] > 10)
-    with page.expect_request("**/search"):
-        more(page).click()
-    search_for(page, "scientific papers")
-    for route in held:
-        route.abort()
-    page.wait_for_timeout(100)
-    assert shown_ids(page) == ids(answer_of(site, query="scientific papers"))
 
 
 def word_of(hit: Locator, word: str) -> Locator:
