@@ -86,6 +86,9 @@ def searched(
         remove_indexes(url, name)
 
 
+on_disk = pytest.mark.parametrize("engine", ["here", "live", "compacted"], indirect=True)
+
+
 @pytest.fixture(scope="module", params=["here", "live", "compacted", "cluster"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
     with searched(request, tmp_path_factory.mktemp("operators"), WRITTEN, OTHERS, positions=True) as engine:
@@ -205,9 +208,8 @@ def test_a_bundle_without_positions_says_that_a_phrase_is_not_required(tmp_path:
         assert {hit.id for hit in answer.hits} == OF_ALL
 
 
+@on_disk
 def test_a_phrase_goes_with_filters_facets_groups_batches_and_snippets(engine: SearchEngine) -> None:
-    if engine.settings.backend == "opensearch":
-        return
     after = {"field": "year", "gt": 2002}
     assert search(engine, '"text editor"', filter=after, k=1000, candidates=1000) == {"four"}
     assert search(engine, '"text editor"', group_by="title", sort={"field": "year", "order": "desc"}) == {"two", "four"}
@@ -223,9 +225,8 @@ def test_a_phrase_goes_with_filters_facets_groups_batches_and_snippets(engine: S
     assert (second.phrases, third.phrases) == (None, None)
 
 
+@on_disk
 def test_words_in_quotes_are_not_corrected(engine: SearchEngine) -> None:
-    if engine.settings.backend == "opensearch":
-        return
     answer = ask(engine, '"text editor of" librarry', spelling="suggest")
     assert answer.did_you_mean == '"text editor of" library'
     assert ask(engine, 'librarry "editer"', spelling="suggest").did_you_mean == 'library "editer"'
@@ -271,9 +272,8 @@ def test_excluded_words_leave_documents_out_of_both_legs(
     assert not without & {*search(engine, query), *search(engine, query, mode="sparse")}
 
 
+@on_disk
 def test_a_word_that_no_document_has_is_text(engine: SearchEngine) -> None:
-    if engine.settings.backend == "opensearch":
-        return
     for query in ("tar -xzf", "tar -xzf -vim"):
         explanation = ask(engine, query, k=1, explain=True).hits[0].explanation
         assert explanation is not None
@@ -289,11 +289,10 @@ def test_a_bundle_of_tokens_says_that_it_has_no_spellings(tiny_bundle: Bundle) -
         search(of_tokens, "music -player")
 
 
+@on_disk
 @pytest.mark.parametrize("query", ['the "text editor" of vim', "editor -vim", 'a " text', '"editor" - "vim"'])
 def test_an_evaluation_takes_the_vectors_of_a_query_with_operators(engine: SearchEngine, query: str) -> None:
     """The given vector is that of the whole text, in which operators are signs as others."""
-    if engine.settings.backend == "opensearch":
-        return
     given = engine.parts.encoder.encode(literal(query), engine.bundle.manifest.default_task, StageClock())
     vectors = {query: QueryVectors(given.terms, given.weights, given.dense)}
     searchers = [EngineSearcher(engine), EngineSearcher(engine).with_vectors(vectors)]

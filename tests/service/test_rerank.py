@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -99,20 +99,14 @@ def search(engine: SearchEngine, **fields: Any) -> Any:
     return engine.search(SearchRequest.model_validate({"query": "play music", "candidates": 30, **fields}))
 
 
-@contextmanager
-def unreachable() -> Iterator[str]:
-    """The address of a port that nobody listens at, and nobody else takes meanwhile."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{taken.getsockname()[1]}/rerank"
-
-
 def test_a_service_gets_ready_answers_and_takes_a_new_version_while_the_model_is_down(
     tiny_bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     current, ready = tmp_path / "current", threading.Event()
     current.symlink_to(make_tiny_bundle(tmp_path / "old", documents=20).path)
-    with unreachable() as url:
+    with socket.socket() as taken:  # at which nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/rerank"
         settings = SETTINGS.model_copy(update={"rerank_url": url, "watch_s": 0})
         with client_of_folder(current, settings, on_ready=ready.set) as client:
             assert ready.wait(60)

@@ -43,7 +43,6 @@ http {{
     {http}
 }}
 """
-_ESTABLISHED = "01"
 
 
 @contextmanager
@@ -76,13 +75,6 @@ def haproxy(proxies: str, port: int, folder: Path) -> Iterator[None]:
     (folder / "haproxy.cfg").write_text(times + proxies + "\n")
     with _running([_program("haproxy"), "-db", "-f", str(folder / "haproxy.cfg")], port):
         yield
-
-
-def connections_to(port: int) -> int:
-    """Count the open connections of clients on this machine to a port of 127.0.0.1."""
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    states = [line.split()[3] for line in lines if line.split()[2] == f"0100007F:{port:04X}"]
-    return states.count(_ESTABLISHED)
 
 
 def _program(name: str) -> str:
@@ -147,10 +139,6 @@ def trusting(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificate / "fullchain.pem"))
 
 
-def port_of(url: str) -> int:
-    return int(url.rpartition(":")[2])
-
-
 def documented(beginning: str) -> str:
     """The block of the page that begins so."""
     (found,) = (block.text for block in blocks(PAGE) if block.text.startswith(beginning))
@@ -164,7 +152,7 @@ def documented_nginx(url: str, certificate: Path, folder: Path, port: int) -> Ru
     for given, here in (
         ("    listen 443 ssl;\n    http2 on;\n", f"    listen 127.0.0.1:{port} ssl http2;\n"),
         ("/etc/ssl/search", str(certificate)),
-        ("127.0.0.1:8080", f"127.0.0.1:{port_of(url)}"),
+        ("127.0.0.1:8080", url.removeprefix("http://")),
     ):
         assert given in http
         http = http.replace(given, here)
@@ -173,7 +161,7 @@ def documented_nginx(url: str, certificate: Path, folder: Path, port: int) -> Ru
 
 def documented_caddy(url: str, certificate: Path, folder: Path, port: int) -> Running:
     """The page's Caddy, which gets a certificate in place of fetching one."""
-    site = documented("search.example.org {").replace("127.0.0.1:8080", f"127.0.0.1:{port_of(url)}")
+    site = documented("search.example.org {").replace("127.0.0.1:8080", url.removeprefix("http://"))
     files = f"{certificate}/fullchain.pem {certificate}/privkey.pem"
     return caddy(site.replace("search.example.org {", f"https://127.0.0.1:{port} {{\n    tls {files}"), port, folder)
 
@@ -208,7 +196,9 @@ def test_a_documented_proxy_speaks_https_and_http2_and_names_the_client(
                 assert curl(*options, f"{https}/readyz") == (200, "2", '{"status":"ready"}')
             forged = ("--interface", "127.0.0.3", "--header", "X-Forwarded-For: 192.0.2.7")
             assert curl(*options, *forged, f"{https}/info")[0] == 200
-            assert connections_to(port_of(url)) == 1  # all through the same one
+            lines = map(str.split, Path("/proc/net/tcp").read_text().splitlines())
+            states = [line[3] for line in lines if line[2] == f"0100007F:{server.port:04X}"]
+            assert states.count("01") == 1  # all through the same established connection
         _, _, said = server.stop()
     (line,) = (line for line in map(json.loads, said.splitlines()) if line.get("path") == "/info")
     assert line["client"] == "127.0.0.3"
