@@ -1,5 +1,5 @@
-"""The demo: its bundle is sound, small, and gives the answer that the README shows; how its archive and its corpus are
-made."""
+"""The demo: its bundle is sound, small, and gives the answer that the README shows; what a word of it is completed to;
+how its archive and its corpus are made."""
 
 import gzip
 import io
@@ -9,7 +9,9 @@ import random
 import re
 import tarfile
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
+from string import ascii_lowercase
 
 import pytest
 
@@ -36,6 +38,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield unpack_demo(None)
 
 
+@pytest.fixture(scope="module")
+def engine(bundle: Path) -> Iterator[SearchEngine]:
+    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
+        yield engine
+
+
 def test_the_bundle_is_sound_small_and_unpacked_to_the_cache_once(bundle: Path) -> None:
     assert verify_bundle(bundle) == []
     assert ARCHIVE.stat().st_size < 40_000_000
@@ -51,10 +59,9 @@ def test_its_documents_may_be_shipped(bundle: Path) -> None:
     assert manifest.sparse.impacts == "bm25", "then the README's words on the demo need another look"
 
 
-def test_letters_typed_at_random_match_nothing(bundle: Path) -> None:
+def test_letters_typed_at_random_match_nothing(engine: SearchEngine) -> None:
     queries = {"asdkjh sdkjfhk": "none", "qqqq": "none", "the qqqq": "none", "play music": "strong", "git": "strong"}
-    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
-        assert {query: engine.search(SearchRequest(query=query)).matched for query in queries} == queries
+    assert {query: engine.search(SearchRequest(query=query)).matched for query in queries} == queries
 
 
 def test_expected_packages_are_found_as_often_as_recorded(bundle: Path) -> None:
@@ -69,17 +76,71 @@ def test_expected_packages_are_found_as_often_as_recorded(bundle: Path) -> None:
         assert found[group] == recorded[group]
 
 
-def test_the_readme_shows_its_answer(bundle: Path) -> None:
+def test_the_readme_shows_its_answer(engine: SearchEngine) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.search(r"^```json\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
     assert shown is not None
     expected = json.loads(shown[1])
     request = {**json.loads(EXAMPLE), "k": 2, "fields": ["title"]}
     assert EXAMPLE in readme
-    with SearchEngine.open(Bundle.open(bundle), Settings(deadline_ms=60_000)) as engine:
-        found = engine.search(SearchRequest(**request)).model_dump(mode="json")
+    found = engine.search(SearchRequest(**request)).model_dump(mode="json")
     assert set(found.pop("timings_ms")) == set(expected.pop("timings_ms"))
     agree(found, expected, 1e-4)
+
+
+SHORTEST = 5  # letters of a word that is cut
+
+
+def found(engine: SearchEngine, query: str, *, prefix: bool = False) -> set[str]:
+    return {hit.id for hit in engine.search(SearchRequest(query=query, prefix=prefix, fields=[])).hits}
+
+
+@pytest.mark.slow
+def test_three_letters_find_most_of_what_the_word_finds(engine: SearchEngine) -> None:
+    """A word of each query, cut to three letters, finds most of the ten documents that the whole word finds; the most
+    frequent word of the corpus that begins so finds fewer."""
+    typed, by_frequency = [], []
+    spellings = engine.parts.backends.spellings
+    assert spellings is not None
+    for words in (query["query"].split() for query in demo_queries.read_queries()):
+        for place, word in enumerate(words):
+            if place == 0 or len(word) < SHORTEST:
+                continue
+            before = " ".join(words[:place])
+            whole = found(engine, f"{before} {word}")
+            typed.append(len(found(engine, f"{before} {word[:3]}", prefix=True) & whole) / 10)
+            ((frequent, _),) = spellings.completions(word[:3], 1)
+            by_frequency.append(len(found(engine, f"{before} {frequent}") & whole) / 10)
+    mean, alone = sum(typed) / len(typed), sum(by_frequency) / len(by_frequency)
+    assert len(typed) > 50
+    assert mean > 0.7
+    assert mean > alone + 0.05, (mean, alone)
+
+
+@pytest.mark.slow
+def test_three_letters_are_rarely_corrected_to_another_word(engine: SearchEngine) -> None:
+    """Of words of three and four letters that one in 200 documents has, with two neighbours swapped or a letter left
+    out, many are corrected and few wrongly; with another letter, almost none are."""
+    spellings, tokenizer = engine.parts.backends.spellings, engine.parts.encoder.tokenizer
+    assert spellings is not None
+    least = engine.bundle.manifest.documents / 200
+    beginnings = map("".join, product(ascii_lowercase, repeat=2))
+    known = [one for beginning in beginnings for one in spellings.completions(beginning, 1000)]
+    words = {word for word, documents in known if documents >= least and word.isalpha() and len(word) in (3, 4)}
+    slips = {f"{word[0]}{word[2]}{word[1]}": word for word in sorted(words) if len(word) == 3}
+    slips |= {word[:at] + word[at + 1 :]: word for word in sorted(words) if len(word) == 4 for at in (1, 2, 3)}
+    others = {f"{word[:2]}{letter}": word for word in sorted(words) if len(word) == 3 for letter in "jqxz"}
+
+    def corrected(typed: dict[str, str]) -> list[tuple[str, str]]:
+        doubtful = [one for one in typed if len(tokenizer.query_ids(one)) != 1]
+        return [(typed[one], better) for one, better in zip(doubtful, spellings.corrections(doubtful), strict=True)]
+
+    changed = [(meant, better) for meant, better in corrected(slips) if better]
+    wrong = [pair for pair in changed if pair[0] != pair[1]]
+    assert len(changed) > 100
+    assert len(wrong) < 0.1 * len(changed), wrong
+    replaced = corrected(others)
+    assert sum(bool(better) for _, better in replaced) < 0.05 * len(replaced)
 
 
 @pytest.fixture
