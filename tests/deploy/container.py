@@ -1,9 +1,15 @@
 """Runs an image as a container engine would, without one: namespaces, a read-only root, the image's own user, command
-and environment, no network but 127.0.0.1, no capabilities. As root on Linux only."""
+and environment, no network but 127.0.0.1, no capabilities. As root on Linux only.
 
+    python container.py ROOT BUNDLE UID GID WORKDIR ENVIRONMENT ARGUMENTS    what Container starts in the namespaces
+"""
+
+import fcntl
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -11,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-ENTER = Path(__file__).with_name("enter.py")
 NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts")
 ASK = """
 import sys, urllib.error, urllib.request
@@ -22,6 +27,7 @@ except urllib.error.HTTPError as error:
     answer = error
 print(answer.status, answer.read().decode())
 """
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
 
 
 class Container:
@@ -48,7 +54,7 @@ class Container:
         inside = [str(root), str(bundle or ""), self.user, self.group, config["WorkingDir"]]
         unshare = ["unshare", *NAMESPACES, "--fork", "setpriv", "--no-new-privs"]
         self.process = subprocess.Popen(
-            [*unshare, sys.executable, str(ENTER), *inside, json.dumps(self.environment), json.dumps(command)],
+            [*unshare, sys.executable, __file__, *inside, json.dumps(self.environment), json.dumps(command)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -109,3 +115,55 @@ class Container:
         if self.process.poll() is None:
             os.kill(self.pid, signal.SIGKILL)  # and with the first process all others
         self.process.communicate()
+
+
+def mount(*arguments: object) -> None:
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+
+
+def bind_read_only(source: Path, target: Path) -> None:
+    mount("--bind", source, target)
+    mount("-o", "remount,bind,ro", target)
+
+
+def build_walls(root: Path, bundle: Path | None) -> None:
+    mount("--bind", root, root)
+    mount("-t", "proc", "proc", root / "proc")
+    mount("-t", "tmpfs", "-o", "mode=755,size=64k", "tmpfs", root / "dev")
+    for name in ("null", "zero", "random", "urandom"):
+        (root / "dev" / name).touch()
+        mount("--bind", f"/dev/{name}", root / "dev" / name)
+    mount("-o", "remount,ro", root / "dev")
+    if bundle is not None:
+        bind_read_only(bundle, root / "bundle")
+    mount("-o", "remount,bind,ro", root)
+
+
+def raise_loopback() -> None:
+    """Bring up 127.0.0.1; a new network namespace has nothing else."""
+    with socket.socket() as any_socket:
+        flags = struct.unpack("16sH", fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack("16sH", b"lo", 0)))[1]
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sH", b"lo", flags | IFF_UP))
+
+
+def main() -> None:
+    """Be the first process of a container: finish its walls, and become the image's program.
+
+    The root file system and the bundle are read-only, and there is no /tmp but the image's, so that writing fails.
+    """
+    root, bundle, uid, gid, workdir, environment, arguments = sys.argv[1:]
+    raise_loopback()
+    build_walls(Path(root), Path(bundle) if bundle else None)
+    os.chroot(root)
+    os.chdir(workdir)
+    os.setgroups([])
+    os.setgid(int(gid))
+    os.setuid(int(uid))  # leaves no capabilities
+    variables = json.loads(environment)
+    command = json.loads(arguments)
+    os.environ["PATH"] = variables["PATH"]  # where the program is looked for
+    os.execvpe(command[0], command, variables)
+
+
+if __name__ == "__main__":
+    main()
