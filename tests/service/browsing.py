@@ -6,14 +6,14 @@ python -m tests.service.browsing URL docs/page.png    take the README's picture,
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, Request, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
 
 ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
@@ -69,20 +69,6 @@ def search_for(page: Page, text: str) -> None:
 
 def more(page: Page) -> Locator:
     return page.get_by_role("button", name="More hits")
-
-
-def held_back(page: Page, holds: Callable[[dict[str, Any], int], bool]) -> list[Route]:
-    """The requests of searches that don't go on by themselves, as they come: by the search, and how many wait."""
-    held: list[Route] = []
-
-    def take(route: Route) -> None:
-        if holds(asked(route.request), len(held)):
-            held.append(route)
-        else:
-            route.continue_()
-
-    page.route("**/search", take)
-    return held
 
 
 def answer_of(site: str, **search: Any) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.http.app import create_app
 from lightretriever.service.settings import Settings
-from tests.service.browsing import answer_of, held_back, more, page_of, search_for, shown_ids
+from tests.service.browsing import answer_of, asked, more, page_of, search_for, shown_ids
 from tests.service.live import live, live_bundles, warm
 from tests.support.asking import ids
 from tests.support.keys import keys_file
@@ -58,7 +58,15 @@ def test_typing_searches_and_an_empty_box_ends_the_search(page: Page, site: str)
         expect(welcome).to_be_visible()
         expect(page.locator("li.hit")).to_have_count(0)
         expect(status(page)).to_be_empty()
-    held = held_back(page, lambda search, _: search["query"] == "slow")
+    held: list[Route] = []
+
+    def hold_back(route: Route) -> None:
+        if asked(route.request)["query"] == "slow":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/search", hold_back)
     with page.expect_request("**/search"):
         box(page).fill("slow")
     expect(page.locator("body")).to_have_class(re.compile("busy"))
