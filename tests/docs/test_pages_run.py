@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -60,7 +61,16 @@ class Terminal:
             self._activated = ". .venv/bin/activate\n"
         command = ["bash", "-c", f"set -e\n{self._activated}{script.replace('8080', str(self.port))}"]
         if script.startswith("lightretriever serve "):
-            self._start(command)
+            self._server = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            assert self._server.stdout is not None
+            self.said = self._server.stdout.readline()
             return
         done = subprocess.run(
             command,
@@ -89,17 +99,8 @@ class Terminal:
         os.killpg(self._server.pid, signal.SIGINT)
         return self._server.wait(_PATIENCE_S)
 
-    def _start(self, command: list[str]) -> None:
-        self._server = subprocess.Popen(
-            command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        assert self._server.stdout is not None
-        self.said = self._server.stdout.readline()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the service that may still run."""
         if self._server is not None:
             if self._server.poll() is None:
                 os.killpg(self._server.pid, signal.SIGKILL)
@@ -150,7 +151,7 @@ def terminal(tmp_path: Path, hub: Path) -> Iterator[Terminal]:
     """In a folder that has what the pages take from the checkout."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("results", "*.png"))
-    with Terminal(tmp_path, {"HF_HOME": str(hub), "LIGHTRETRIEVER_DEADLINE_MS": "60000"}) as terminal:
+    with closing(Terminal(tmp_path, {"HF_HOME": str(hub), "LIGHTRETRIEVER_DEADLINE_MS": "60000"})) as terminal:
         yield terminal
 
 

@@ -27,7 +27,6 @@ VARIABLES_OF_OTHERS = {
 """Variables of the environment that belong to other programs."""
 MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 Modules = dict[str, ast.Module]
 
 
@@ -40,10 +39,6 @@ def modules() -> Modules:
 
 def parsed(paths: Iterable[Path]) -> Modules:
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-
-
-def functions(module: ast.AST) -> list[Function]:
-    return [node for node in ast.walk(module) if isinstance(node, Function)]
 
 
 def imports(module: ast.AST) -> Iterator[str]:
@@ -116,7 +111,8 @@ def test_the_service_imports_the_pipeline_only_to_encode_documents(modules: Modu
 def test_the_environment_is_not_read_at_import(modules: Modules) -> None:
     reads = []
     for name, module in modules.items():
-        inside = {id(node) for function in functions(module) for node in ast.walk(function)}
+        functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        inside = {id(node) for function in functions for node in ast.walk(function)}
         for node in ast.walk(module):
             if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"} and id(node) not in inside:
                 reads.append(f"{name}:{node.lineno}")

@@ -63,19 +63,12 @@ class Model:
         answer(content, status, **({"location": content["location"]} if status == 302 else {}))(handler)
 
 
-@pytest.fixture(scope="module")
-def running_model() -> Iterator[Model]:
+@pytest.fixture
+def model() -> Iterator[Model]:
     model = Model()
     with Scripted(model.step) as server:
         model.url = f"{server.url}/rerank"
         yield model
-
-
-@pytest.fixture
-def model(running_model: Model) -> Model:
-    running_model.answer = by_length
-    running_model.asked.clear()
-    return running_model
 
 
 def opened(bundle: Bundle, model: Model, **settings: Any) -> AbstractContextManager[SearchEngine]:
@@ -84,14 +77,14 @@ def opened(bundle: Bundle, model: Model, **settings: Any) -> AbstractContextMana
 
 
 @pytest.fixture
-def engine_with_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
-    with opened(tiny_bundle, running_model, rerank_top=7, deadline_ms=10_000) as engine:
+def engine_with_model(tiny_bundle: Bundle, model: Model) -> Iterator[SearchEngine]:
+    with opened(tiny_bundle, model, rerank_top=7, deadline_ms=10_000) as engine:
         yield engine
 
 
 @pytest.fixture
-def engine_with_named_model(tiny_bundle: Bundle, running_model: Model) -> Iterator[SearchEngine]:
-    with opened(tiny_bundle, running_model, rerank_model=NAME, rerank_characters=20) as engine:
+def engine_with_named_model(tiny_bundle: Bundle, model: Model) -> Iterator[SearchEngine]:
+    with opened(tiny_bundle, model, rerank_model=NAME, rerank_characters=20) as engine:
         yield engine
 
 
@@ -153,18 +146,13 @@ def test_pages_and_groups_have_the_models_order(engine_with_model: SearchEngine,
 @pytest.mark.parametrize(
     ("form", "answer"),
     [
-        *(
-            ("engine_with_model", answer)
-            for answer in (
-                (500, b"out of memory"),
-                (200, b"no JSON"),
-                (200, {"error": "x"}),
-                (200, [{"index": 0, "score": 1}] * 7),
-                (200, [{"index": place, "score": None} for place in range(7)]),
-                (200, [{"index": place, "score": math.nan} for place in range(7)]),
-                (200, [{"index": place, "score": 1} for place in range(8)]),
-            )
-        ),
+        ("engine_with_model", (500, b"out of memory")),
+        ("engine_with_model", (200, b"no JSON")),
+        ("engine_with_model", (200, {"error": "x"})),
+        ("engine_with_model", (200, [{"index": 0, "score": 1}] * 7)),
+        ("engine_with_model", (200, [{"index": place, "score": None} for place in range(7)])),
+        ("engine_with_model", (200, [{"index": place, "score": math.nan} for place in range(7)])),
+        ("engine_with_model", (200, [{"index": place, "score": 1} for place in range(8)])),
         ("engine_with_named_model", by_length({"texts": ["x"] * 20})),
         ("engine_with_named_model", (200, {"results": None})),
         ("engine_with_named_model", (200, {"results": [{"index": place, "score": 1} for place in range(20)]})),
