@@ -1,8 +1,9 @@
 """The pages: their links lead to files and headings, and they have what the code has: files, commands, recipe keys,
-fields, version."""
+fields, version. Their site, as `make docs` builds it without a network and a warning, needs nothing from elsewhere."""
 
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -116,3 +117,38 @@ def test_every_command_and_every_option_has_a_help() -> None:
         texts |= {name: command.help}
         texts |= {f"{name} {parameter.name}": getattr(parameter, "help", None) for parameter in command.params}
     assert [name for name, text in texts.items() if not text] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndocs:")[2]
+    (options,) = re.findall(r"-m sphinx (.*) build/docs$", recipe, flags=re.MULTILINE)
+    command = [sys.executable, "-m", "sphinx", *options.split(), str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+@pytest.mark.slow
+def test_every_page_is_in_the_site(site: Path) -> None:
+    for page in PAGES:
+        assert (site / page.relative_to(ROOT)).with_suffix(".html").is_file(), page
+
+
+@pytest.mark.slow
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    loading = r"""<(?:script|img|link rel=\"(?:stylesheet|preload|icon))[^>]*(?:src|href)="(?:https?:)?//"""
+    styling = r"(?:@import|url\()\s*['\"]?(?:https?:)?//"
+    for ending, foreign in (("html", loading), ("css", styling)):
+        files = list(site.rglob(f"*.{ending}"))
+        assert files
+        assert [file for file in files if re.search(foreign, file.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.slow
+def test_the_navigation_is_that_of_the_start_page(site: Path) -> None:
+    text = (site / "docs" / "index.html").read_text(encoding="utf-8")
+    captions = re.findall(r'<p class="caption"[^>]*><span class="caption-text">(.*?)</span>', text)
+    how_to = ["How to prepare documents", "How to search", "How to run the service"]
+    assert captions == ["Start here", *how_to, "Reference", "Background", "Laboratory"]

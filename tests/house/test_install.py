@@ -58,7 +58,6 @@ def pins(name: str) -> dict[str, Version]:
 
 
 def test_every_extra_has_a_list_and_they_name_the_same_hashes() -> None:
-    """For what the service and its client need."""
     assert set(DIRECT) == set(CHAINS)
     lists = {path.stem for path in (ROOT / "deploy" / "requirements").iterdir()}
     assert lists == set(DIRECT) | {"build"}

@@ -62,7 +62,6 @@ def test_searches_are_timed_by_stage_and_the_warm_up_is_not_among_them(fresh_cli
 
 
 def test_gauges_tell_the_state_and_requests_and_errors_count(fresh_client: TestClient, tiny_bundle: Bundle) -> None:
-    """Requests by route and status, errors by kind."""
     before = samples(fresh_client.get("/metrics").text)
     assert (before["ready",], before["requests_in_flight",], before["documents",]) == (1, 1, 120)
     assert {key[1] for key in before if key[0] == "abandoned_calls"} == {"requests", "dense"}
