@@ -1,11 +1,12 @@
 """What offline commands report: progress on stderr, with the time taken and left, and a summary at the end: lines for
-people, or one JSON object (docs/commands.md)."""
+people, or one JSON object (docs/commands.md); and the software's version."""
 
 import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -123,3 +124,16 @@ def folder_size(folder: Path) -> tuple[int, int]:
 def megabytes(size: int) -> str:
     """Bytes for people."""
     return f"{size / 1e6:,.1f} MB"
+
+
+def generator() -> str:
+    """Name and version of the software, for `Manifest.generator`."""
+    return f"lightretriever-search {package_version('lightretriever-search') or ''}".strip()
+
+
+def package_version(name: str) -> str | None:
+    """Version of a distribution, None where it is not installed, such as this one in a bare checkout."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

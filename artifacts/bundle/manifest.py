@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -386,16 +385,3 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
             remedy="Restore the bundle from a copy, or build it again.",
         )
     return manifest
-
-
-def generator() -> str:
-    """Name and version of the software, for `Manifest.generator`."""
-    return f"lightretriever-search {package_version('lightretriever-search') or ''}".strip()
-
-
-def package_version(name: str) -> str | None:
-    """Version of a distribution, None where it is not installed, such as this one in a bare checkout."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

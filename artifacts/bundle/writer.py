@@ -35,7 +35,6 @@ from lightretriever.artifacts.bundle.manifest import (
     TaskInfo,
     TokenizerInfo,
     check_outside,
-    generator,
     head_files,
     table_file,
 )
@@ -47,6 +46,7 @@ from lightretriever.artifacts.dtypes import Float32Array, FloatArray, Int32Array
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
 from lightretriever.artifacts.files.arrays import write_array
 from lightretriever.artifacts.files.atomic import new_folder, writing
+from lightretriever.artifacts.reports import generator
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.idf import IDF_FILE, save_idf

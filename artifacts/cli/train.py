@@ -59,8 +59,7 @@ def _summary(recipe: TrainRecipe, finished: bool) -> Summary:
     done = sum(stage.steps for stage in recipe.stages[: stands.stage]) + stands.step
     files, size = folder_size(recipe.output) if finished else (0, 0)
     lines = [f"{recipe.output}: adapter, {files} files, {megabytes(size)}"] if finished else [f"{recipe.work}: stopped"]
-    spent = duration(stands.elapsed_s)
-    lines += [f"{done:,} of {steps:,} steps, {pairs:,} pairs, {spent} of training in all"]
+    lines += [f"{done:,} of {steps:,} steps, {pairs:,} pairs, {duration(stands.elapsed_s)} of training in all"]
     if stands.best is not None:
         lines += [f"best development score: {stands.best:.4f}, after step {stands.best_step} of {steps:,}"]
     facts = {"finished": finished, "work": str(recipe.work), "pairs": pairs, "steps": steps, "steps_done": done}

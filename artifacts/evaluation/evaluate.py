@@ -23,14 +23,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from lightretriever.artifacts.bundle.manifest import (
-    FusionInfo,
-    LegWeights,
-    Manifest,
-    check_outside,
-    generator,
-    package_version,
-)
+from lightretriever.artifacts.bundle.manifest import FusionInfo, LegWeights, Manifest, check_outside
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.corpus.beir import find_file, has_file
 from lightretriever.artifacts.errors import CorpusError, RecipeError
@@ -52,7 +45,7 @@ from lightretriever.artifacts.files.atomic import writing
 from lightretriever.artifacts.files.reading import file_sha256
 from lightretriever.artifacts.files.workdir import write_atomically
 from lightretriever.artifacts.pipeline.recipe import ModelRecipe
-from lightretriever.artifacts.reports import ProgressBar
+from lightretriever.artifacts.reports import ProgressBar, generator, package_version
 from lightretriever.artifacts.signals import commit_point
 
 REPORT_FILE: Final = "evaluation.json"

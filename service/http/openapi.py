@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.routing import BaseRoute
 
-from lightretriever.artifacts.bundle.manifest import package_version
+from lightretriever.artifacts.reports import package_version
 from lightretriever.service import errors, schemas
 from lightretriever.service.errors import InvalidBodyError
 from lightretriever.service.http.json import JSON, PROBLEM_JSON

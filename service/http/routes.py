@@ -18,7 +18,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from lightretriever.artifacts.bundle.manifest import package_version
+from lightretriever.artifacts.reports import package_version
 from lightretriever.service import schemas
 from lightretriever.service.errors import BundleRefusedError, NotFoundError, NotReadyError
 from lightretriever.service.http import documents, openapi

@@ -16,7 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from lightretriever.artifacts.bundle.manifest import package_version
+from lightretriever.artifacts.reports import package_version
 from lightretriever.service.observability.metrics import StageClock
 
 _NAME: Final = "lightretriever"

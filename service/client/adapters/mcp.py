@@ -13,7 +13,7 @@ from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import ToolAnnotations
 from pydantic import Field, create_model
 
-from lightretriever.artifacts.bundle.manifest import package_version
+from lightretriever.artifacts.reports import package_version
 from lightretriever.service import schemas
 from lightretriever.service.client import AsyncSearchClient, ClientError, calls
 from lightretriever.service.schemas import Model, optional
