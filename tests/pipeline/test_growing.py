@@ -53,20 +53,6 @@ def write_recipe(folder: Path, kind: str) -> Path:
     return recipes.write_recipe(folder, model, documents=COUNT, tasks={"web": ""}, **sections)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a recipe of learned impacts that was built. Read only."""
-    folder = tmp_path_factory.mktemp("finished")
-    run("build", write_recipe(folder, "learned"))
-    return folder
-
-
-@pytest.fixture
-def built(finished: Path, tmp_path: Path) -> Path:
-    """The recipe in a copy of that folder."""
-    return recipes.copied(finished, tmp_path)
-
-
 def change(corpus: Path) -> None:
     """A new first document, which moves all others; one that is gone, a new text, and another id for an old text."""
     lines = [json.loads(line) for line in corpus.read_text("utf-8").splitlines()]
@@ -124,15 +110,13 @@ def test_a_document_alone_has_the_vector_that_it_has_beside_others(any_backbone:
     np.testing.assert_allclose(batches.dense, whole.dense, atol=1e-5)
 
 
-def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_settings(
-    built: Path, tmp_path: Path
-) -> None:
-    recipe, settings = built, yaml.safe_load(built.read_text())
-
+def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_settings(tmp_path: Path) -> None:
     def made() -> dict[str, str]:
         return {name: digest for name, digest in files(tmp_path / "work").items() if not name.startswith("encoded/")}
 
-    before = made()
+    recipe = write_recipe(tmp_path, "learned")
+    run("build", recipe)
+    before, encode = made(), yaml.safe_load(recipe.read_text())["encode"]
 
     def refused(message: str) -> None:
         result = invoke("build", recipe, "--overwrite")
@@ -142,9 +126,9 @@ def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_sett
 
     change(tmp_path / "corpus.jsonl")
     for key, value in (("max_length", 32), ("top_k", 10), ("shard_size", 16), ("batch_tokens", 512)):
-        recipe.write_text(yaml.safe_dump(settings | {"encode": settings["encode"] | {key: value}}))
+        recipes.change(recipe, {"encode": encode | {key: value}})
         refused(f"{key}: ")
-    recipe.write_text(yaml.safe_dump(settings))
+    recipes.change(recipe, {"encode": encode})
     tokenizer = tmp_path / "llama" / "tokenizer.json"
     whole = tokenizer.read_text("utf-8")
     tokenizer.write_text(whole.replace('"add_prefix_space": false', '"add_prefix_space": true'), encoding="utf-8")
@@ -155,9 +139,6 @@ def test_nothing_is_reused_of_another_model_at_the_same_place_or_with_other_sett
     refused("fingerprint: ")
 
 
-STORE_BYTES = 80 * 2**20
-
-
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Two nodes of one processor each; the second may be removed."""
@@ -166,7 +147,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_worker_niceness", "0")  # else workers starve on a busy machine
-    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         cluster.second = cluster.add_node(**node)

@@ -1,7 +1,6 @@
 """Bundles with IDF weights through the whole pipeline, and several bundles from one encoding."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,32 +37,15 @@ def idf(model_folder: Path) -> npt.NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def adapter(model_folder: Path, idf: npt.NDArray[np.float32], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An adapter as the trainer leaves it: with the weights it was trained with."""
-    folder = tmp_path_factory.mktemp("adapter")
-    config = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    get_peft_model(AutoModelForCausalLM.from_pretrained(model_folder), config).save_pretrained(str(folder))
-    save_idf(folder / "idf.npy", idf)
-    return folder
-
-
-@pytest.fixture
-def recipe(tmp_path: Path, model_folder: Path, adapter: Path) -> Path:
-    """A recipe, and the adapter that it names."""
-    return write(tmp_path, model_folder, adapter)
-
-
-def write(folder: Path, model_folder: Path, adapter: Path) -> Path:
-    model = {"path": str(model_folder), "adapter": str(shutil.copytree(adapter, folder / "adapter"))}
-    encode = {"max_length": 32, "top_k": 40}
-    return write_recipe(folder, model, documents=DOCUMENTS, tasks={"web": "Find it"}, encode=encode)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, adapter: Path) -> Path:
-    """A folder where the recipe was built. Read only."""
+def finished(model_folder: Path, idf: npt.NDArray[np.float32], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a bundle, and with its adapter as the trainer leaves it: beside the weights it was trained with."""
     folder = tmp_path_factory.mktemp("finished")
-    run("build", write(folder, model_folder, adapter))
+    config = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(model_folder), config).save_pretrained(str(folder / "adapter"))
+    save_idf(folder / "adapter" / "idf.npy", idf)
+    model = {"path": str(model_folder), "adapter": str(folder / "adapter")}
+    encode = {"max_length": 32, "top_k": 40}
+    run("build", write_recipe(folder, model, documents=DOCUMENTS, tasks={"web": "Find it"}, encode=encode))
     return folder
 
 
@@ -148,13 +130,13 @@ def test_weights_can_be_those_of_the_corpus_itself_from_the_same_encoding(
 
 
 def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
-    recipe: Path, tmp_path: Path, model_folder: Path, idf: npt.NDArray[np.float32]
+    built: Path, tmp_path: Path, model_folder: Path, idf: npt.NDArray[np.float32]
 ) -> None:
     """Trained with plain counts and weighted table rows: the IDF is there for the rows alone."""
     settings = {"idf_rows": True, "query_weights": "count"}
     (tmp_path / "adapter" / "lightretriever.json").write_text(json.dumps(settings))
-    change(recipe, {"index": {"table_dtype": "float32"}})
-    run("build", recipe)
+    change(built, {"index": {"table_dtype": "float32"}})
+    run("build", built, "--work", tmp_path / "new", "--overwrite")
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.manifest.sparse.query_weights == "count"
     plain = load(model_folder, adapter=str(tmp_path / "adapter"))
@@ -163,8 +145,8 @@ def test_an_adapter_can_say_that_its_weights_are_not_for_the_query(
     np.testing.assert_allclose(found, rows * idf[:, None], rtol=1e-5, atol=1e-6)
 
 
-def test_unusable_weights_are_refused_before_anything_is_written(recipe: Path, tmp_path: Path) -> None:
+def test_unusable_weights_are_refused_before_anything_is_written(built: Path, tmp_path: Path) -> None:
     save_idf(tmp_path / "adapter" / "idf.npy", np.ones(5, np.float32))
     with raises(RecipeError, naming="idf.npy"):
-        run("build", recipe)
-    assert not (tmp_path / "work" / "backbone.json").exists()
+        run("build", built, "--work", tmp_path / "new", "--overwrite")
+    assert not (tmp_path / "new" / "backbone.json").exists()
