@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +47,12 @@ from tests.support.biencoder import save_biencoder
 from tests.support.commands import only, run
 from tests.support.encoded import encoded_rows
 from tests.support.judged import write_queries
+from tests.support.models import write_corpus
 from tests.support.recipes import change
 from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
 
+Vectors = npt.NDArray[np.float32]
 COUNT = 120
 CPU = torch.device("cpu")
 WORDS = ("music player", "text editor", "scientific papers", "network traffic", "chess games", "large images")
@@ -58,34 +61,27 @@ QUERIES = [f"a tool that reads {word} {place}" for word in WORDS for place in PL
 
 
 @pytest.fixture(scope="module")
-def vectors_of_documents(encoder: BiEncoder) -> npt.NDArray[np.float32]:
+def vectors_of_documents(encoder: BiEncoder) -> Vectors:
     """Those of the corpus, (COUNT, H)."""
     return encoder.encode_documents([document.full_text for document in tiny_documents(COUNT)]).dense
 
 
 @pytest.fixture
-def vectors(vectors_of_documents: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def vectors(vectors_of_documents: Vectors) -> Vectors:
     """The same, to be changed."""
     return vectors_of_documents.copy()
+
+
+def write_recipe(tmp_path: Path, folder: Path) -> Path:
+    fit = {"epochs": 2, "batch_size": 32, "learning_rate": 0.02, "held_out": 40}
+    sections: dict[str, Any] = {"encode": {"shard_size": 50}, "index": {"table_dtype": "float32"}}
+    sections["distil"] = {"queries": [str(write_queries(tmp_path, QUERIES))], **fit}
+    return recipes.write_recipe(tmp_path, folder, documents=COUNT, tasks={"search": ""}, **sections)
 
 
 @pytest.fixture
 def recipe(tmp_path: Path, encoder_folder: Path) -> Path:
     return write_recipe(tmp_path, encoder_folder)
-
-
-def write_recipe(tmp_path: Path, folder: Path) -> Path:
-    queries = write_queries(tmp_path, QUERIES)
-    fit = {"epochs": 2, "batch_size": 32, "learning_rate": 0.02, "held_out": 40}
-    return recipes.write_recipe(
-        tmp_path,
-        folder,
-        documents=COUNT,
-        tasks={"search": ""},
-        encode={"shard_size": 50},
-        index={"table_dtype": "float32"},
-        distil={"queries": [str(queries)], **fit},
-    )
 
 
 def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
@@ -101,7 +97,7 @@ def test_the_bundle_says_what_it_is(recipe: Path, tmp_path: Path, encoder: BiEnc
     assert manifest.corpus.cut == sum(len(ids) > 62 for ids in tokens) > 0  # 64 with [CLS] and [SEP]
 
 
-def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]) -> None:
+def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vectors: Vectors) -> None:
     vectors[7] = vectors[8]  # what only the file can say
     np.save(tmp_path / "vectors.npy", 3 * vectors.astype(np.float16))
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
@@ -116,9 +112,6 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     run(*only("encode"), recipe)
     dense = encoded_rows(tmp_path / "work" / "encode").dense
     np.testing.assert_array_equal(dense[7], dense[9])
-
-
-Vectors = npt.NDArray[np.float32]
 
 
 def save_a_part(file: Path, vectors: Vectors) -> None:
@@ -150,9 +143,7 @@ def test_vectors_that_do_not_fit_are_refused(
     assert "allow_pickle" not in str(raised.value)
 
 
-def test_a_few_changed_documents_are_counted_and_no_obstacle(
-    recipe: Path, tmp_path: Path, vectors: npt.NDArray[np.float32]
-) -> None:
+def test_a_few_changed_documents_are_counted_and_no_obstacle(recipe: Path, tmp_path: Path, vectors: Vectors) -> None:
     vectors[[0, COUNT - 1]] *= -1
     np.save(tmp_path / "vectors.npy", vectors)
     change(recipe, {"distil.vectors": str(tmp_path / "vectors.npy")})
@@ -271,9 +262,9 @@ def test_a_corpus_of_nothing_else_can_not_be_fitted_to(recipe: Path, tmp_path: P
     assert len(given.of_task("", tmp_path / "teacher").bags) == len(QUERIES)
 
 
-def toy(seed: int = 0) -> tuple[npt.NDArray[np.float32], FitTexts]:
+def toy() -> tuple[Vectors, FitTexts]:
     """Texts whose true vectors are means of hidden rows, so that training can find them. Token 30 is in no text."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     hidden = random.standard_normal((31, 8)).astype(np.float32)
     bags = Rows.of([random.integers(0, 30, size=random.integers(1, 6)).astype(np.int32) for _ in range(400)])
     targets = table_queries(torch.from_numpy(hidden), bags).numpy()
@@ -298,16 +289,14 @@ def test_each_part_of_the_loss_finds_the_teacher_s_ranking(part: str) -> None:
 def test_the_better_of_the_fitted_and_the_general_table_is_used(better: bool) -> None:
     """By held-out texts: what is fitted to few texts may be worse than what was fitted to many before."""
     few, many = (
-        DistilTableRecipe(epochs=0 if better else 8, batch_size=50, learning_rate=0.05),
-        DistilTableRecipe(epochs=30 if better else 0, batch_size=50, learning_rate=0.05),
+        DistilTableRecipe(epochs=count, batch_size=50, learning_rate=0.05) for count in ((0, 30) if better else (8, 0))
     )
     initial, texts = toy()
     general = fit_table(initial, texts, many, CPU).rows
     made = fit_table(initial, texts, few, CPU, general=general)
     assert made.general is not None
-    facts = made.facts
-    assert facts["kept"] == ("general" if better else "fitted")
-    assert ("is used" in agreement_line(facts)) == better
+    assert made.facts["kept"] == ("general" if better else "fitted")
+    assert ("is used" in agreement_line(made.facts)) == better
     assert np.array_equal(made.rows, general) == better
 
 
@@ -385,6 +374,62 @@ def test_what_is_encoded_when_a_run_is_stopped_is_kept(
     fresh = read_recipe(recipe, Recipe, {"work": str(tmp_path / "fresh")})
     run_encode(fresh, alone(encoder))
     assert files(tmp_path / "work" / "encode") == files(tmp_path / "fresh" / "encode")
+
+
+OF_LLAMA = {"epochs": 20, "batch_size": 16, "learning_rate": 0.02, "held_out": 12, "sentences": False}
+
+
+@pytest.fixture
+def of_llama(tmp_path: Path, model_folder: Path) -> Path:
+    """The recipe of a language model whose table is fitted to the encoded corpus."""
+    tasks, encode = {"web": "Find it", "other": "Find another"}, {"max_length": 32, "top_k": 40}
+    sections: dict[str, Any] = {"kind": "language-model", "encode": encode, "distil": OF_LLAMA}
+    return recipes.write_recipe(tmp_path, model_folder, documents=COUNT, tasks=tasks, **sections)
+
+
+def test_a_fitted_table_makes_of_a_documents_tokens_what_the_model_made_of_the_document(
+    of_llama: Path, tmp_path: Path
+) -> None:
+    run("build", of_llama)
+    bundle, vectors = Bundle.open(tmp_path / "bundle"), encoded_rows(tmp_path / "work" / "encode").dense
+    record = json.loads((tmp_path / "work/tables/web/training.json").read_text())
+    run("build", change(of_llama, without="distil"), "--work", tmp_path / "work2", "--output", tmp_path / "plain")
+    means = []
+    for one in (Bundle.open(tmp_path / "plain"), bundle):
+        tokenizer, table = one.tokenizer(), one.table("web")
+        tokens = [tokenizer.encode(document.full_text)[:32] for document in tiny_documents(COUNT)]
+        made = np.stack([table.rows(ids).mean(axis=0) for ids in tokens])
+        means.append(float(((made * vectors).sum(axis=1) / np.linalg.norm(made, axis=1)).mean()))
+    assert means[1] > means[0] + 0.05
+    web, other = (bundle.table(task).rows(np.arange(100)) for task in ("web", "other"))
+    assert not np.array_equal(web, other)  # each task's table is fitted from its own
+    epochs = record["epochs"]
+    assert len(epochs) == OF_LLAMA["epochs"] + 1
+    assert epochs[record["agreement"]["epoch"]]["overlap"] == max(epoch["overlap"] for epoch in epochs)
+
+
+def test_what_is_missing_or_was_changed_is_said(of_llama: Path, tmp_path: Path) -> None:
+    with raises(ResumeError, naming="build --from encode"):
+        run(*only("table"), of_llama)
+    run(*only("encode"), of_llama)
+    with raises(ResumeError, naming="table.npy"):
+        run(*only("index"), of_llama)
+    run(*only("table"), of_llama)
+    fitted = of_llama.read_text()
+    with raises(ResumeError, naming="--from table"):
+        run(*only("index"), change(of_llama, without="distil"))
+    of_llama.write_text(fitted)
+    with (tmp_path / "corpus.jsonl").open("a") as corpus:
+        corpus.write('{"_id": "late", "text": "a late document"}\n')
+    with raises(ResumeError, naming="1 of 121 documents"):
+        run(*only("table"), of_llama)
+
+
+def test_a_corpus_that_is_too_small_is_refused(of_llama: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus.jsonl", 9)
+    with raises(RecipeError, naming="9 texts"):
+        run("build", of_llama)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_two_encoders_side_by_side_make_one_bundle(recipe: Path, tmp_path: Path, encoder_folder: Path) -> None:
