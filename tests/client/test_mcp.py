@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ from lightretriever.service.client.adapters.mcp import FoundDocuments, make_serv
 from lightretriever.service.schemas import CollectionList, Document, Info, SearchResponse
 from tests.client.test_command import ALONE, allowed
 from tests.service.live import live_bundles
+from tests.service.process import ROOT
 from tests.support.asking import without_times
 from tests.support.commands import run_command
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.written import ENTRIES, KEY
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ("-m", "lightretriever.service.cli", "mcp")
 
 pytestmark = pytest.mark.anyio
@@ -39,10 +39,6 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    return {**os.environ, **(more or {})}
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real server, whose documents can be filtered by year."""
@@ -51,18 +47,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@asynccontextmanager
-async def over_stdio(url: str, *options: str, more: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
-    arguments = [*COMMAND, url, "--timeout-s", "120", *options]
-    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment(more), cwd=ROOT)
-    async with Client(stdio_client(parameters)) as client:
-        yield client
+def over_stdio(url: str, *words: str, **environment: str) -> Client:
+    """A client of the command, or of Python with other words before the address."""
+    arguments = [*(words or COMMAND), url, "--timeout-s", "120"]
+    variables = {**os.environ, **environment}
+    return Client(stdio_client(StdioServerParameters(command=sys.executable, args=arguments, env=variables, cwd=ROOT)))
 
 
 @asynccontextmanager
-async def over_http(url: str, *options: str, more: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
-    command = [sys.executable, *COMMAND, url, "--http", "127.0.0.1:0", "--timeout-s", "120", *options]
-    with subprocess.Popen(command, cwd=ROOT, env=environment(more), stderr=subprocess.PIPE, text=True) as process:
+async def over_http(url: str) -> AsyncIterator[Client]:
+    command = [sys.executable, *COMMAND, url, "--http", "127.0.0.1:0", "--timeout-s", "120"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = re.search(r"http://\S+/mcp", process.stderr.readline())
         try:
@@ -192,7 +187,7 @@ async def test_the_key_comes_from_the_environment(tiny_bundle: Bundle, tmp_path:
     keys = keys_file(tmp_path, *ENTRIES)
 
     async def search(url: str, key: str) -> bool:
-        async with over_stdio(url, more={"LIGHTRETRIEVER_API_KEY": key}) as client:
+        async with over_stdio(url, LIGHTRETRIEVER_API_KEY=key) as client:
             result = await client.call_tool("search", {"query": "music"})
             if result.is_error:
                 assert "(401 unauthorized)" in text_of(result)
@@ -223,7 +218,5 @@ def test_a_wrong_command_line_is_an_error_and_an_address_for_others_is_warned_of
 
 
 async def test_the_pinned_list_is_all_that_the_tools_take(url: str) -> None:
-    arguments = ["-c", ALONE, ",".join(allowed("mcp")), "mcp", url]
-    parameters = StdioServerParameters(command=sys.executable, args=arguments, env=environment(), cwd=ROOT)
-    async with Client(stdio_client(parameters)) as client:
+    async with over_stdio(url, "-c", ALONE, ",".join(allowed("mcp")), "mcp") as client:
         assert not (await client.call_tool("search", {"query": "music"})).is_error
