@@ -1,26 +1,18 @@
-"""Shared by the tests of research: queries, a bundle of words, and one that a tiny language model encoded."""
+"""Shared by the tests of research: a bundle that a tiny language model encoded."""
 
 from pathlib import Path
 
 import pytest
 
-from lightretriever.artifacts.bundle.reader import Bundle
 from tests.support.commands import run
 from tests.support.models import save_model
 from tests.support.recipes import write_recipe
-from tests.support.tiny import BundleOf
 
 
 @pytest.fixture(autouse=True)
 def few_warm_up_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every server that is started."""
     monkeypatch.setenv("LIGHTRETRIEVER_WARM_UP_QUERIES", "3")
-
-
-@pytest.fixture(scope="session")
-def word_bundle(bundle_of: BundleOf) -> Bundle:
-    """The tiny bundle with words."""
-    return bundle_of("words")
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ RECIPE = {
     "model": {"bos_token": "<|im_start|>", "device": "cpu"},
     "encode": {"top_k": 50, "max_length": 40},
 }
-LEGS = ("dense", "sparse", "hybrid")
 
 
 @pytest.fixture

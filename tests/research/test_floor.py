@@ -5,22 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.floor.__main__ import main
 from research.floor.floor import Floor
-from tests.support.tiny import tiny_documents
+from tests.support.tiny import BundleOf, tiny_documents
 
 TEXTS = [f"{document.title} {document.text.split()[-2]}" for document in tiny_documents(40)[-19:]]
 TEXTS.append("Übergröße of the terminal terminal, reads music")
 
 
-def test_the_floor_has_the_hits_and_scores_of_the_service(word_bundle: Bundle) -> None:
-    floor = Floor(word_bundle)
+def test_the_floor_has_the_hits_and_scores_of_the_service(bundle_of: BundleOf) -> None:
+    floor = Floor(bundle_of("words"))
     moved = 0
-    with floor.sparse, SearchEngine.open(word_bundle, Settings(deadline_ms=60_000)) as engine:
+    with floor.sparse, SearchEngine.open(bundle_of("words"), Settings(deadline_ms=60_000)) as engine:
         assert engine.reader.normalization == "evidence"
         assert engine.reader.feedback > 0
         for text in TEXTS:
@@ -40,11 +39,11 @@ def test_the_floor_has_the_hits_and_scores_of_the_service(word_bundle: Bundle) -
 
 
 @pytest.mark.slow
-def test_floor_and_service_are_measured_in_turns(word_bundle: Bundle, tmp_path: Path) -> None:
+def test_floor_and_service_are_measured_in_turns(bundle_of: BundleOf, tmp_path: Path) -> None:
     queries, output = tmp_path / "queries.jsonl", tmp_path / "floor.json"
     queries.write_text("".join(json.dumps({"_id": f"{row}", "text": text}) + "\n" for row, text in enumerate(TEXTS)))
     options = ["--turns", "2", "--seconds", "0.5", "--warm-up-s", "0.5", "--connections", "2", "--starts", "1"]
-    assert main([str(word_bundle.path), "--queries", str(queries), "--output", str(output), *options]) == 0
+    assert main([str(bundle_of("words").path), "--queries", str(queries), "--output", str(output), *options]) == 0
     content = json.loads(output.read_text())
     assert {name: len(turns) for name, turns in content["turns"].items()} == {"floor": 2, "service": 2}
     assert all(turn["cpu_ms"] > 0 and turn["qps"] > 0 for turns in content["turns"].values() for turn in turns)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, Literal
+from typing import Any
 
 import httpx2
 import pytest
@@ -30,7 +30,6 @@ from tests.support.judged import write_judged
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
 
-SETTINGS = Settings(deadline_ms=60_000)
 FAST = {"LIGHTRETRIEVER_WARM_UP_QUERIES": "3", "LIGHTRETRIEVER_DEADLINE_MS": "60000"}
 
 
@@ -48,14 +47,9 @@ def found(real_bundle: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     same = make_tiny_bundle(folder / "same", documents=Bundle.open(real_bundle[0]).manifest.documents).path
     given = {"bundle": real_bundle[0], "model": str(real_bundle[1]), "device": "cpu", "work": work}
     given |= {"biencoder": str(save_biencoder(folder / "encoder")), "biencoder_bundle": same}
-    yield {one.name: one for one in systems(inputs(**given)) if one.missing is None}
+    inputs = Namespace(**given, adapter=None, bos_token=None)
+    yield {one.name: one for one in systems(inputs) if one.missing is None}
     rmtree(work)
-
-
-def inputs(**given: Any) -> Namespace:
-    """The inputs of a comparison; what is not given is None."""
-    names = ("model", "adapter", "bos_token", "biencoder", "biencoder_bundle")
-    return Namespace(**{**dict.fromkeys(names), "device": "cpu", **given})
 
 
 def needed(name: str, found: dict[str, System]) -> System:
@@ -93,22 +87,16 @@ def test_a_system_starts_and_answers(name: str, found: dict[str, System]) -> Non
             assert encoded["dimension"] == 16
             assert encoded["terms"]
             assert bool(encoded["tokens"]) == (name == "lightretriever")  # a model's vector is no sum over tokens
-        if name == "bm25":
-            finds_words_of_the_query(server.url)
-
-
-def finds_words_of_the_query(url: str) -> None:
-    """As BM25 alone does."""
-    hits = ask(url, {"query": "music player", "k": 3})["hits"]
-    assert all("music" in json.dumps(hit["fields"]).lower() for hit in hits)
-    assert ask(url, {"query": "qqqzzz", "k": 3})["hits"] == []
+        if name == "bm25":  # finds words of the query alone
+            assert all("music" in json.dumps(hit["fields"]).lower() for hit in hits)
+            assert ask(server.url, {"query": "qqqzzz", "k": 3})["hits"] == []
 
 
 @pytest.mark.slow
 def test_one_command_compares_in_turns(tiny_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_judged(tmp_path / "set", {"q1": "music player", "q2": "terminal"}, {"q1": {"doc-00000": 1}, "q2": {}})
-    command = [str(tiny_path), "--queries", str(tmp_path / "set"), "--output", str(tmp_path / "out")]
-    command += ["--judged", "test"]
+    command = [str(tiny_path), "--queries", str(tmp_path / "set"), "--judged", "test"]
+    command += ["--output", str(tmp_path / "out")]
     command += ["--warm-up-s", "0.1", "--seconds", "0.3", "--rounds", "2", "--concurrencies", "1", "4"]
     command += ["--work", str(tmp_path / "work"), "--limit-s", "60", "--systems"]
     assert servers.main([*command, "none"]) == 2
@@ -134,24 +122,21 @@ def test_the_highest_throughput_is_the_best_median() -> None:
     assert servers.saturated(closed) == {"a": 8.0, "b": 3.0}
 
 
-def opened(bundle: Bundle, model: Path) -> SearchEngine:
-    """The engine with a model as its query encoder."""
-    given = ModelRecipe(path=str(model), device="cpu")
-    return open_engine(bundle, lambda base: model_encoder(given, bundle, base), batch=2)
-
-
-def test_another_model_is_refused(real_bundle: tuple[Path, Path], tiny_bundle: Bundle) -> None:
-    with raises(ModelError):
-        opened(tiny_bundle, real_bundle[1])
-
-
-@pytest.mark.parametrize("mode", ["dense", "sparse"])
 def test_the_model_encodes_the_queries(
-    real_bundle: tuple[Path, Path], mode: Literal["dense", "sparse"], monkeypatch: pytest.MonkeyPatch
+    real_bundle: tuple[Path, Path], tiny_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIGHTRETRIEVER_DEADLINE_MS", "60000")
-    bundle, asked = Bundle.open(real_bundle[0]), SearchRequest(query="music player", mode=mode)
-    with opened(bundle, real_bundle[1]) as heavy, SearchEngine.open(bundle, SETTINGS) as light:
-        whole, table = ([(hit.id, hit.score) for hit in engine.search(asked).hits] for engine in (heavy, light))
-    assert whole
-    assert whole != table
+
+    def opened(bundle: Bundle) -> SearchEngine:
+        given = ModelRecipe(path=str(real_bundle[1]), device="cpu")
+        return open_engine(bundle, lambda base: model_encoder(given, bundle, base), batch=2)
+
+    bundle = Bundle.open(real_bundle[0])
+    with opened(bundle) as heavy, SearchEngine.open(bundle, Settings(deadline_ms=60_000)) as light:
+        for mode in ("dense", "sparse"):
+            asked = SearchRequest.model_validate({"query": "music player", "mode": mode})
+            whole, table = ([(hit.id, hit.score) for hit in engine.search(asked).hits] for engine in (heavy, light))
+            assert whole
+            assert whole != table
+    with raises(ModelError):
+        opened(tiny_bundle)
