@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from lightretriever.artifacts.pipeline.store import STORE_FORMAT, TextStore, tex
 from lightretriever.artifacts.reports import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.faults.builds import files
-from tests.support.commands import only, run
+from tests.support.commands import ROOT, only, run
 from tests.support.encoded import encoded_rows, keep_texts, kept_texts
 from tests.support.models import write_corpus
 from tests.support.recipes import write_recipe
@@ -125,12 +126,8 @@ def made(texts: npt.NDArray[np.uint8]) -> ModelRows:
 
 
 def assert_equal(found: ModelRows, expected: ModelRows) -> None:
-    def columns(rows: ModelRows) -> list[npt.NDArray[Any]]:
-        return [rows.dense, rows.sparse.terms.at, rows.sparse.terms.values, rows.sparse.impacts, rows.cut]
-
-    for one, other in zip(columns(found), columns(expected), strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
+    for column in ("dense", "sparse.terms.at", "sparse.terms.values", "sparse.impacts", "cut"):
+        np.testing.assert_array_equal(*map(attrgetter(column), (found, expected)), strict=True)
 
 
 def add(store: TextStore, *parts: npt.NDArray[np.uint8]) -> None:
@@ -248,7 +245,6 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 
 
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, batch_tokens=256, shard_size=8)
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_batched_encoding_equals_one_document_at_a_time_by_the_formulas(any_backbone: Backbone, tmp_path: Path) -> None:
@@ -303,7 +299,7 @@ def test_killed_over_a_changed_corpus_and_started_again_it_ends_byte_identical(
 
     for texts in (3, 7):  # it is killed once it has kept so many more
         before = kept_texts(tmp_path / "work" / "encode")
-        with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
             while kept_texts(tmp_path / "work" / "encode") < before + texts and process.poll() is None:
                 time.sleep(0.001)
             process.send_signal(signal.SIGKILL)

@@ -1,7 +1,6 @@
 """The evaluation with a whole model as query encoder, against its formulas computed in numpy."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,15 +45,11 @@ def built(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def evaluated(built: Path, model_folder: Path) -> dict[str, Any]:
-    dataset = write_dataset(built / "toy", QRELS)
-    return evaluate_bundle(built / "bundle", dataset, built / "out", query_model=ModelRecipe(path=str(model_folder)))
-
-
 def test_dense_and_sparse_rank_by_the_models_own_vectors(
-    evaluated: dict[str, Any], built: Path, backbone: Backbone
+    built: Path, model_folder: Path, tmp_path: Path, backbone: Backbone
 ) -> None:
+    dataset, model = write_dataset(tmp_path / "toy", QRELS), ModelRecipe(path=str(model_folder))
+    evaluated = evaluate_bundle(built / "bundle", dataset, tmp_path / "out", query_model=model)
     light = ["dense", "sparse", "hybrid"]
     assert list(evaluated["metrics"]) == [*light, "full-dense", "full-sparse", "full-hybrid", "bm25"]
     assert evaluated["warnings"] == []
@@ -66,7 +61,7 @@ def test_dense_and_sparse_rank_by_the_models_own_vectors(
     for row, (terms, values) in enumerate(rows.sparse):
         impacts[row, terms] = values
     made = LanguageModel.of(backbone).encode_queries(list(QUERIES.values()), INSTRUCTION)
-    found = {system: runs_in(built / "out", system) for system in ("full-dense", "full-sparse")}
+    found = {system: runs_in(tmp_path / "out", system) for system in ("full-dense", "full-sparse")}
     for query, vector, (terms, weights) in zip(QUERIES, made.dense[:, :24], made.sparse or [], strict=True):
         dense_scores = documents @ vector
         assert found["full-dense"][query] == [names[i] for i in np.argsort(-dense_scores, kind="stable")]
@@ -100,17 +95,14 @@ def test_a_model_with_another_tokenizer_is_refused(tiny_bundle: Bundle, model_fo
         evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out", query_model=ModelRecipe(path=str(model_folder)))
 
 
-@pytest.fixture(scope="module", params=["transformer", "static"])
-def biencoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("biencoder")
-    if request.param == "transformer":
-        return save_biencoder(folder / "model")
-    train_tokenizer(folder / "tokenizer.json", [document.full_text for document in tiny_documents(80)])
-    save_static(folder / "model", Tokenizer.from_file(str(folder / "tokenizer.json")), 16)
-    return folder / "model"
-
-
-def test_a_biencoder_ranks_by_its_own_vectors(biencoder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("static", [False, True])
+def test_a_biencoder_ranks_by_its_own_vectors(static: bool, tmp_path: Path) -> None:
+    biencoder = tmp_path / "model"
+    if static:
+        train_tokenizer(tmp_path / "tokenizer.json", [document.full_text for document in tiny_documents(80)])
+        save_static(biencoder, Tokenizer.from_file(str(tmp_path / "tokenizer.json")), 16)
+    else:
+        save_biencoder(biencoder)
     settings = {"distil": {"epochs": 0, "batch_size": 16}}
     run("build", write_recipe(tmp_path, biencoder, documents=60, tasks={"web": ""}, **settings))
     dataset = write_dataset(tmp_path / "toy", QRELS)

@@ -11,12 +11,10 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import LightRetrieverError
 from lightretriever.artifacts.signals import Stopped
 from lightretriever.service.cli import COMMANDS
-from tests.support.commands import documented, invoke, only
+from tests.support.commands import ROOT, documented, invoke, only, summary_of
 from tests.support.judged import write_judged
 from tests.support.recipes import change, save, training, write_recipe
 from tests.support.toy import save_toy_model, write_toy_set
-
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
 @pytest.fixture(scope="module")
@@ -32,36 +30,27 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
     return write_judged(folder, {"q1": "playlists and a small library"}, {"q1": {"music": 1}})
 
 
-def summary(*words: object, status: int = 0) -> dict[str, Any]:
-    """The JSON object of a command, which is all that stdout has."""
-    result = invoke(*words, "--json")
-    assert result.exit_code == status, result.output
-    content = documented(json.loads(result.stdout), words)
-    assert content["seconds"] >= 0
-    return content
-
-
 def test_every_stage_says_what_it_made(place: Path) -> None:
     recipe, work = place / "recipe.yaml", place / "work"
-    encode = summary(*only("encode"), recipe, "--limit", 30)
+    encode = summary_of(*only("encode"), recipe, "--limit", 30)
     assert (encode["documents"], encode["shards"], encode["skipped"]) == (30, 2, 0)
     assert 0 < encode["terms"] <= 30 * 20
     assert encode["bytes"] == sum(file.stat().st_size for file in (work / "encode").rglob("*") if file.is_file())
     assert (encode["reused"], encode["encoded"], encode["removed"]) == (0, 30, 0)
-    table = summary(*only("table"), recipe, "--limit", 30)
+    table = summary_of(*only("table"), recipe, "--limit", 30)
     assert {task: made["path"] for task, made in table["tables"].items()} == {
         task: str(work / "tables" / task / "table.npy") for task in ("web", "fact")
     }
     assert table["tables"]["web"]["dimension"] == 32
     assert table["tables"]["web"]["agreement"]["epochs"] == 2
-    index = summary(*only("index"), recipe, "--limit", 30)
+    index = summary_of(*only("index"), recipe, "--limit", 30)
     bundle = Bundle.open(place / "bundle")
     assert index["version"] == bundle.manifest.digest
     assert index["cut"] == encode["cut"] == bundle.manifest.corpus.cut
     assert (index["documents"], index["tasks"]) == (30, ["fact", "web"])
-    verify = summary("verify", bundle.path)
+    verify = summary_of("verify", bundle.path)
     assert (verify["sound"], verify["problems"], verify["bytes"]) == (True, [], index["bytes"])
-    evaluate = summary("evaluate", bundle.path, place, "--output", place / "evaluation", "--only", "bm25")
+    evaluate = summary_of("evaluate", bundle.path, place, "--output", place / "evaluation", "--only", "bm25")
     report = json.loads(Path(evaluate["report"]).read_text())
     assert evaluate["metrics"] == report["metrics"]
     assert (evaluate["queries"], evaluate["files"]) == (1, 2)
@@ -69,17 +58,19 @@ def test_every_stage_says_what_it_made(place: Path) -> None:
 
 def test_build_counts_skipped_lines_and_verify_lists_problems(place: Path, tmp_path: Path) -> None:
     places = ["--work", tmp_path / "work", "--output", tmp_path / "bundle"]
-    build = summary("build", place / "recipe.yaml", *places)
+    build = summary_of("build", place / "recipe.yaml", *places)
     assert (build["documents"], build["skipped"]) == (40, 1)
     corpus = Bundle.open(tmp_path / "bundle").manifest.corpus
     assert (corpus.skipped, corpus.cut) == (1, build["cut"])
     assert build["cut"] > 0
     (tmp_path / "bundle" / "dense.faiss").write_bytes(b"")
-    verify = summary("verify", tmp_path / "bundle", status=1)
-    assert verify["sound"] is False
-    assert [problem["file"] for problem in verify["problems"]] == ["dense.faiss"]
+    command = ["verify", tmp_path / "bundle", "--json"]
+    verify = invoke(*command)
+    found = documented(json.loads(verify.stdout), command)
+    assert (verify.exit_code, found["sound"], found["documents"]) == (1, False, 40)
+    assert [problem["file"] for problem in found["problems"]] == ["dense.faiss"]
     (tmp_path / "bundle" / "manifest.json").unlink()
-    assert summary("verify", tmp_path / "bundle", status=1)["documents"] is None
+    assert json.loads(invoke(*command).stdout)["documents"] is None
 
 
 def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
@@ -88,10 +79,10 @@ def test_training_says_how_far_it_is(place: Path, tmp_path: Path) -> None:
     stage = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0}
     recipe = training(tmp_path, tmp_path / "model", tmp_path / "pairs", stages=[stage])
     file = save(tmp_path / "train.yaml", recipe)
-    begun = summary("train", file, "--minutes", 0)
+    begun = summary_of("train", file, "--minutes", 0)
     assert (begun["finished"], begun["steps_done"], begun["steps"]) == (False, 1, 2)
     assert begun["pairs"] == len(json.loads((tmp_path / "work" / "data" / "pairs" / "examples.json").read_text()))
-    done = summary("train", file)
+    done = summary_of("train", file)
     assert (done["finished"], done["steps_done"], done["best"]) == (True, 2, None)
     assert done["files"] == len(list((tmp_path / "adapter").iterdir()))
 
@@ -127,6 +118,7 @@ def test_a_stop_and_an_unexpected_error_are_objects_too(
 
 def test_every_command_says_what_a_second_run_does() -> None:
     offline = {name for name, one in COMMANDS.items() if one.module.startswith("lightretriever.artifacts.cli")}
-    section = PAGE.read_text(encoding="utf-8").partition("\n## Stopped, and run again\n")[2].partition("\n## ")[0]
+    page = ROOT / "docs" / "commands.md"
+    section = page.read_text(encoding="utf-8").partition("\n## Stopped, and run again\n")[2].partition("\n## ")[0]
     heads = " ".join(re.findall(r"^- ([^:\n]*): ", section, flags=re.MULTILINE))
     assert set(re.findall(r"`([\w-]+)`", heads)) == offline

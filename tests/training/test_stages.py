@@ -29,7 +29,7 @@ from lightretriever.service.commands.evaluation import open_searcher
 from tests.pipeline.test_gguf import write_gguf
 from tests.support.commands import run
 from tests.support.models import load
-from tests.support.recipes import save, write_recipe
+from tests.support.recipes import write_recipe
 from tests.support.wordings import raises
 from tests.training.test_train import TORCHRUN, launched, log_of, losses, recipe_of, weights
 
@@ -251,8 +251,8 @@ def test_memory_that_is_too_small_for_one_of_two_processes_ends_both_with_the_re
     toy: Path, tmp_path: Path, number: int, error: str
 ) -> None:
     stage = {"kind": "contrastive", "steps": 3, "negatives": 0, **SMALL}
-    file = save(tmp_path / "recipe.yaml", recipe_of(toy, tmp_path, stages=[stage]))
-    result = launched(*TORCHRUN, "-m", "tests.training.small_memory", str(number), error, "train", str(file), "--json")
+    module = ("tests.training.small_memory", str(number), error)
+    result = launched(tmp_path, recipe_of(toy, tmp_path, stages=[stage]), *TORCHRUN, module=module)
     assert result.returncode != 0
     (said,) = [
         line for line in result.stderr.splitlines() if "too small for a training step" in line and "error: " in line[:7]

@@ -15,26 +15,23 @@ from lightretriever.artifacts.errors import BundleError, CorpusError, ResumeErro
 from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
-from tests.support.commands import run
+from tests.support.commands import ROOT, run
 from tests.support.judged import write_judged
 from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
 from tests.support.searching import evaluate_bundle
 from tests.support.wordings import raises
 
-ROOT = Path(__file__).parents[2]
 INSTRUCTION = "find"
-WITH_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.1}
 WITHOUT_DROPOUT = {"r": 8, "alpha": 16, "dropout": 0.0}
-
 train = loop.train
 
 
 def recipe_of(toy: Path, work: Path, **changes: Any) -> dict[str, Any]:
-    contrastive = {"kind": "contrastive", "steps": 6, "batch_size": 8, "negatives": 0, "learning_rate": 0.01}
-    contrastive |= {"matryoshka": [16], "full_kl": 0.5}
-    first = {**contrastive, "steps": 3, "full_kl": 0.0, "matryoshka": [16]}  # a list of its own: YAML has no aliases
-    parts = {"lora": WITH_DROPOUT, "stages": [first, contrastive], **changes}
+    common = {"kind": "contrastive", "batch_size": 8, "negatives": 0, "learning_rate": 0.01}
+    first = {**common, "steps": 3, "full_kl": 0.0, "matryoshka": [16]}
+    contrastive = {**common, "steps": 6, "full_kl": 0.5, "matryoshka": [16]}
+    parts = {"lora": {**WITHOUT_DROPOUT, "dropout": 0.1}, "stages": [first, contrastive], **changes}
     return training(work, toy / "model", toy / "pairs", **parts)
 
 
@@ -100,22 +97,18 @@ TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
 ACCELERATE = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1")
 
 
-def run_command(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """A run of the command, by itself or started by a launcher."""
+def launched(
+    work: Path, recipe: dict[str, Any], *launcher: str, module: tuple[str, ...] = ("lightretriever.service.cli",)
+) -> subprocess.CompletedProcess[str]:
+    """A run of the command or of a module around it, by itself or started by the module of a launcher."""
     work.mkdir(exist_ok=True)
-    file = save(work / "recipe.yaml", recipe)
-    return launched(*launcher, "-m", "lightretriever.service.cli", "train", str(file), "--json")
-
-
-def launched(*words: str) -> subprocess.CompletedProcess[str]:
-    """A run of a module, by itself or started by the module of a launcher."""
-    command = [sys.executable, *([] if words[0] == "-m" else ["-m"]), *words]
+    words = [*(("-m", *launcher) if launcher else ()), "-m", *module, "train", str(save(work / "recipe.yaml", recipe))]
+    command = [sys.executable, *words, "--json"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
-def command_losses(work: Path, recipe: dict[str, Any], launcher: tuple[str, ...] = ()) -> list[float]:
-    """The losses of a run of the command, by itself or started by a launcher."""
-    result = run_command(work, recipe, launcher)
+def command_losses(work: Path, recipe: dict[str, Any], *launcher: str) -> list[float]:
+    result = launched(work, recipe, *launcher)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["finished"]  # one object, of the first process
     assert "%|" not in result.stderr  # no bar is drawn into a log
@@ -138,7 +131,7 @@ def test_two_processes_train_as_one(toy: Path, tmp_path: Path, chunk_tokens: int
     for name in ("one", "two"):
         work = tmp_path / name
         places = {"work": str(work / "work"), "output": str(work / "adapter")}
-        found[name] = command_losses(work, content | places | {"stages": stages}, () if name == "one" else TORCHRUN)
+        found[name] = command_losses(work, content | places | {"stages": stages}, *(TORCHRUN if name == "two" else ()))
     assert found["two"] == pytest.approx(found["one"], rel=1e-4)
     for key, tensor in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[key], tensor, atol=2e-3, rtol=2e-2)
@@ -151,7 +144,7 @@ def test_a_batch_of_fewer_items_than_processes_names_the_setting(toy: Path, tmp_
     (tmp_path / "pairs" / "corpus.jsonl").write_text('{"_id": "d0", "title": "", "text": "say0 and say1"}\n')
     data = {"sets": [{"path": str(tmp_path / "pairs"), "instruction": INSTRUCTION}], "max_document_length": 16}
     stage = {"kind": "contrastive", "steps": 1, "batch_size": 2, "negatives": 0}
-    result = run_command(tmp_path / "run", recipe_of(toy, tmp_path / "run", data=data, stages=[stage]), TORCHRUN)
+    result = launched(tmp_path / "run", recipe_of(toy, tmp_path / "run", data=data, stages=[stage]), *TORCHRUN)
     said = "stages[].batch_size: the different documents of a batch are 1, fewer than the 2 processes that share them."
     assert result.returncode != 0
     assert said in " ".join(result.stderr.split()), result.stderr
@@ -163,7 +156,7 @@ def test_arithmetic_in_bfloat16_is_near_that_of_the_weights(toy: Path, uninterru
     """Started by accelerate's own command, which on CPUs starts one process."""
     recipe = recipe_of(toy, tmp_path)
     recipe["model"]["dtype"] = "bfloat16"
-    found = command_losses(tmp_path, recipe, ACCELERATE)
+    found = command_losses(tmp_path, recipe, *ACCELERATE)
     exact = [loss for *_, loss in losses(uninterrupted)]
     assert found[0] != exact[0]
     assert found[:2] == pytest.approx(exact[:2], rel=0.1)
