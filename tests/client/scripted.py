@@ -5,7 +5,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from time import monotonic, sleep
 from typing import Any, Self, TypeVar
 
@@ -18,14 +17,8 @@ E = TypeVar("E", bound=ClientError)
 Step = Callable[[BaseHTTPRequestHandler], None]
 
 HIT = {"id": "a", "rank": 1, "score": 1.0, "dense": {"score": 0.5, "rank": 1}, "sparse": None, "fields": {}}
-FOUND = {
-    "hits": [HIT],
-    "degraded": [],
-    "mode": "hybrid",
-    "task": "default",
-    "candidates": 1,
-    "timings_ms": {"total": 1.0},
-}
+FOUND: dict[str, Any] = {"hits": [HIT], "degraded": [], "mode": "hybrid", "task": "default", "candidates": 1}
+FOUND["timings_ms"] = {"total": 1.0}
 
 
 def answer(content: object = FOUND, status: int = 200, **headers: str) -> Step:
@@ -106,9 +99,8 @@ class Scripted:
             body = b""
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length", 0)))
-                step = script._next(self, body)
-                self.body = body
+                self.body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                step = script._next(self, self.body)
                 try:
                     step(self)
                 except (BrokenPipeError, ConnectionResetError):
@@ -137,12 +129,6 @@ class Scripted:
         while len(self.seen) < count:
             assert monotonic() < until, f"{len(self.seen)} requests came, not {count}"
             sleep(0.01)
-
-    @property
-    def gaps(self) -> list[float]:
-        """Seconds between one request and the next."""
-        times = [request["at"] for request in self.seen]
-        return [after - before for before, after in pairwise(times)]
 
     @property
     def connections(self) -> int:

@@ -34,7 +34,6 @@ from tests.support.written import ENTRIES, KEY
 
 pytestmark = pytest.mark.slow
 
-MODULE = "lightretriever.service.client.adapters.haystack"
 VARIABLE = "LIGHTRETRIEVER_API_KEY"
 QUERY = "play music"
 TEXT = "A zebra plays the xylophone."
@@ -42,10 +41,7 @@ FIELDS = {"title": "Zebra", "year": 2026}
 ENCODED: dict[str, Any] = {**FIELDS, "vector": [0.25] * 16, "impacts": {"300": 5}}
 
 Hits = list[tuple[str, str, dict[str, Any]]]
-Search = Callable[..., Hits]
-Add = Callable[[Hits], Any]
-Delete = Callable[[list[str]], Any]
-Calls = tuple[Search, Add, Delete]
+Calls = tuple[Callable[..., Hits], Callable[[Hits], Any], Callable[[list[str]], Any]]  # search, add and delete
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +198,7 @@ def test_haystack_pipelines_can_be_saved(client: SearchClient, url: str, monkeyp
     saved = pipeline.dumps()
     assert KEY not in saved
     monkeypatch.setenv(VARIABLE, KEY)
-    again = Pipeline.loads(saved, allowed_modules=[MODULE])
+    again = Pipeline.loads(saved, allowed_modules=[haystack.__name__])
     documents = [HaystackDocument(id="new", content=TEXT, meta=ENCODED)]
     told = again.run({"search": {"query": QUERY}, "write": {"documents": documents}})
     assert (len(told["search"]["documents"]), told["write"]) == (2, {"documents_written": 1})
