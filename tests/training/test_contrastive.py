@@ -43,18 +43,11 @@ def backbone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ba
 def batch() -> Batch:
     documents = {document.id: document.full_text for document in tiny_documents(20)}
     documents["twin"] = documents["music"]
-    pairs = {
-        "music": "terminal music player",
-        "long": "retrieval of documents",
-        "greek": "zebra",
-        "doc-12": "a library",
-    }
-    names = list(documents)
-    examples = [Example(f"q{row}", query, name) for row, (name, query) in enumerate(pairs.items())]
-    candidates = [[name, names[13 + row], "twin"] for row, name in enumerate(pairs)]
-    return Batch(
-        TrainingSet("set", (INSTRUCTION,), 1.0, examples, documents), examples, candidates, [0] * len(examples)
-    )
+    queries = ("terminal music player", "retrieval of documents", "zebra", "a library")
+    pairs = zip(queries, ("music", "long", "greek", "doc-12"), strict=True)
+    examples = [Example(f"q{row}", query, name) for row, (query, name) in enumerate(pairs)]
+    candidates = [[one.positive, list(documents)[13 + row], "twin"] for row, one in enumerate(examples)]
+    return Batch(TrainingSet("set", (INSTRUCTION,), 1.0, examples, documents), examples, candidates, [0] * 4)
 
 
 def stage() -> ContrastiveStage:
@@ -67,18 +60,17 @@ def idf_of(backbone: Backbone, batch: Batch) -> torch.Tensor:
     return torch.from_numpy(count_tokens(backbone.tokenizer.encode_batch(texts), backbone.vocab_size).idf())
 
 
-def engine(chunk_tokens: int) -> Engine:
-    made = Engine()
-    made.chunk_tokens = chunk_tokens
-    return made
+def step_of(backbone: Backbone, batch: Batch, chunk_tokens: int) -> Contrastive:
+    engine = Engine()
+    engine.chunk_tokens = chunk_tokens
+    return Contrastive(engine, backbone, stage(), DATA, QuerySide(idf_of(backbone, batch)))
 
 
 def gradients(
     backbone: Backbone, batch: Batch, context: StepContext = CONTEXT, chunk_tokens: int = 100_000
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     backbone.model.zero_grad()
-    side = QuerySide(idf_of(backbone, batch))
-    logged = Contrastive(engine(chunk_tokens), backbone, stage(), DATA, side).backward(batch, context)
+    logged = step_of(backbone, batch, chunk_tokens).backward(batch, context)
     named = backbone.decoder.named_parameters()
     return {name: one.grad.clone() for name, one in named if one.grad is not None}, logged
 
@@ -118,9 +110,8 @@ def test_gradient_caching_in_half_precision(model_folder: Path, batch: Batch) ->
     found = []
     for chunk_tokens in (100_000, 40):
         adapter.zero_grad()
-        side = QuerySide(idf_of(loaded, batch))
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-            Contrastive(engine(chunk_tokens), adapter.backbone, stage(), DATA, side).backward(batch, CONTEXT)
+            step_of(adapter.backbone, batch, chunk_tokens).backward(batch, CONTEXT)
         found.append({name: parameter.grad for name, parameter in trained.items() if parameter.grad is not None})
     assert found[0].keys() == found[1].keys() == trained.keys()
     for name, plain in found[0].items():
