@@ -129,9 +129,7 @@ def test_the_prompt_of_queries_is_the_task_s_or_the_encoder_s_own(tmp_path: Path
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "weightedmean", "lasttoken", "cls"])
 @pytest.mark.parametrize("instruction", ["", "the tool : ", "the tool:"])
-def test_a_pooling_that_leaves_the_prompt_out_leaves_it_out_of_tokens(
-    tmp_path: Path, pooling: str, instruction: str
-) -> None:
+def test_a_pooling_without_the_prompt_leaves_it_out_of_tokens(tmp_path: Path, pooling: str, instruction: str) -> None:
     prompts = {"query": "search for the : "}
     path = save_biencoder(tmp_path / "bi", prompts=prompts, include_prompt=False, pooling=pooling)
     encoder = load_biencoder(str(path), device="cpu")
@@ -148,9 +146,7 @@ def test_a_folder_without_pooling_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["module", "model"])
-def test_code_of_a_model_is_not_run_and_no_advice_is_given_to_run_it(
-    encoder_folder: Path, tmp_path: Path, kind: str
-) -> None:
+def test_code_of_a_model_is_not_run_nor_is_that_advised(encoder_folder: Path, tmp_path: Path, kind: str) -> None:
     path = Path(shutil.copytree(encoder_folder, tmp_path / "bi"))
     ran = tmp_path / "ran"
     for name in ("own", "custom_st"):

@@ -113,7 +113,7 @@ def test_index_says_which_stage_is_missing(built: Path, tmp_path: Path) -> None:
         ({"encode.impacts": "bm25", "model.idf": "corpus"}, "BM25 impacts have the IDF in themselves"),
     ],
 )
-def test_a_mistake_is_found_before_anything_is_encoded(
+def test_a_mistake_is_found_before_encoding(
     recipe: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     (tmp_path / "taken").mkdir()

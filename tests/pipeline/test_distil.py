@@ -165,7 +165,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, encoder_folder: Path) -> 
     ("key", "value"),
     [("distil.seed", 1), ("distil.queries", []), ("distil.sentences", 20), ("distil.sentences", False)],
 )
-def test_other_settings_of_the_fit_fit_the_table_again_and_nothing_is_encoded(
+def test_other_settings_of_the_fit_encode_nothing_again(
     finished: Path, tmp_path: Path, key: str, value: object
 ) -> None:
     recipe = change(recipes.copied(finished.parent, tmp_path), {key: value})
@@ -221,9 +221,7 @@ def alone(encoder: BiEncoder) -> Encoders:
     return Encoders(encoder, None, EncodeRecipe(impacts="bm25", top_k=None, shard_size=50))
 
 
-def test_bags_have_neither_unknown_tokens_nor_texts_without_others(
-    recipe: Path, tmp_path: Path, encoder: BiEncoder
-) -> None:
+def test_bags_have_no_unknown_tokens_nor_texts_without_others(recipe: Path, tmp_path: Path, encoder: BiEncoder) -> None:
     loaded, settings = read_recipe(recipe, Recipe), DistilTableRecipe(sentences=False, held_out=2)
     unknown = encoder.tokenizer.unknown_id
     with (tmp_path / "corpus.jsonl").open("a", encoding="utf-8") as file:
@@ -387,9 +385,7 @@ def of_llama(tmp_path: Path, model_folder: Path) -> Path:
     return recipes.write_recipe(tmp_path, model_folder, documents=COUNT, tasks=tasks, **sections)
 
 
-def test_a_fitted_table_makes_of_a_documents_tokens_what_the_model_made_of_the_document(
-    of_llama: Path, tmp_path: Path
-) -> None:
+def test_a_fitted_table_makes_of_a_documents_tokens_what_the_model_makes_of_it(of_llama: Path, tmp_path: Path) -> None:
     run("build", of_llama)
     bundle, vectors = Bundle.open(tmp_path / "bundle"), encoded_rows(tmp_path / "work" / "encode").dense
     record = json.loads((tmp_path / "work/tables/web/training.json").read_text())

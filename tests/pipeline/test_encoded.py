@@ -284,9 +284,7 @@ def test_documents_that_are_cut_are_counted(backbone: Backbone, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_killed_over_a_changed_corpus_and_started_again_it_ends_byte_identical(
-    model_folder: Path, tmp_path: Path
-) -> None:
+def test_killed_over_a_changed_corpus_and_run_again_it_ends_byte_identical(model_folder: Path, tmp_path: Path) -> None:
     """A real process is killed by SIGKILL while it encodes what is new, twice, then finishes. Of a corpus that does not
     change see `tests.faults.test_stop`."""
     encode = {"max_length": 48, "top_k": 20, "batch_tokens": 256, "shard_size": 2}

@@ -93,7 +93,7 @@ def test_documents_have_the_vectors_of_the_bundle(built: Path, encoder: Path, tm
     "prompts", [{"document": "text "}, {"passage": "text "}, {"document": "text ", "passage": "p "}]
 )
 @pytest.mark.parametrize("default", [None, "other"])
-def test_documents_are_read_behind_the_prompt_of_the_bundle_s_encoder(
+def test_documents_are_read_behind_the_encoder_s_prompt(
     tmp_path: Path, prompts: dict[str, str], default: str | None
 ) -> None:
     """One named `document`. sentence-transformers puts no other before documents, and neither does a build."""

@@ -45,7 +45,7 @@ def built(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_dense_and_sparse_rank_by_the_models_own_vectors(
+def test_both_legs_rank_by_the_model_s_vectors(
     built: Path, model_folder: Path, tmp_path: Path, backbone: Backbone
 ) -> None:
     dataset, model = write_dataset(tmp_path / "toy", QRELS), ModelRecipe(path=str(model_folder))
@@ -129,7 +129,7 @@ def test_a_biencoder_ranks_by_its_own_vectors(static: bool, tmp_path: Path) -> N
         ([Normalize(), Dense(8, 6, activation_function=torch.nn.Identity())], False),
     ],
 )
-def test_modules_behind_static_embeddings_read_the_rows(
+def test_modules_behind_static_embeddings_read_rows(
     tmp_path: Path, behind: list[torch.nn.Module], of_texts: bool
 ) -> None:
     documents = [document.full_text.lower() for document in tiny_documents(40)]

@@ -75,9 +75,7 @@ def test_with_a_named_table_only_documents_are_encoded(table: Path, recipe: Path
     assert Bundle.open(tmp_path / "bundle").manifest.documents == COUNT
 
 
-def test_distil_fits_a_table_to_the_corpus_and_compares_it_with_the_general_one(
-    table: Path, recipe: Path, tmp_path: Path
-) -> None:
+def test_distil_fits_a_table_and_compares_it_with_the_general_one(table: Path, recipe: Path, tmp_path: Path) -> None:
     change(recipe, {"tables": {"search": str(table)}})
     run(*only("encode"), recipe)
     change(recipe, {"distil": {**FIT, "queries": [str(tmp_path / "queries.jsonl")]}})

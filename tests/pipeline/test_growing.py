@@ -69,9 +69,7 @@ def counts(made: dict[str, Any]) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind == "learned" else pytest.mark.slow) for kind in KINDS]
 )
-def test_a_changed_corpus_is_built_from_what_was_encoded_to_the_bytes_of_a_fresh_build(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_changed_corpus_is_built_from_what_was_encoded_to_a_fresh_build_s_bytes(tmp_path: Path, kind: str) -> None:
     recipe = write_recipe(tmp_path, kind)
     assert counts(summary_of("build", recipe)) == (0, COUNT, 0)
     assert counts(summary_of("build", recipe, "--overwrite")) == (COUNT, 0, 0)

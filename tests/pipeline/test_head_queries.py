@@ -72,9 +72,7 @@ def ranked(engine: SearchEngine, query: str, mode: str, task: str = "web") -> li
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_head_query_ranks_as_the_whole_model_ranks(
-    engines: list[SearchEngine], model_folder: Path, task: str
-) -> None:
+def test_a_head_query_ranks_as_the_whole_model(engines: list[SearchEngine], model_folder: Path, task: str) -> None:
     engine, without = engines
     full, warnings = encode_fully(ModelRecipe(path=str(model_folder)), engine.bundle, task, HEAD)
     assert warnings == []
@@ -179,7 +177,7 @@ def test_a_bad_log_is_named_before_the_model_reads(content: bytes | None, model_
     assert not (tmp_path / "work" / "tables").exists()
 
 
-def test_of_another_log_only_new_queries_are_read(
+def test_of_another_log_new_queries_are_read(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = write_recipe(tmp_path, model_folder, tasks={"web": ""}, head={"queries": str(tmp_path / "queries.log")})

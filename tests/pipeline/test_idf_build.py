@@ -79,9 +79,7 @@ def encoded(work: Path) -> list[Document]:
     return [dict(zip(terms.tolist(), impacts.tolist(), strict=True)) for terms, impacts in rows]
 
 
-def test_an_adapter_with_weights_makes_a_bundle_with_weights(
-    built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
-) -> None:
+def test_an_adapter_with_weights_makes_such_a_bundle(built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]) -> None:
     with opened(tmp_path / "bundle") as (bundle, _):
         assert (bundle.manifest.sparse.query_weights, bundle.manifest.sparse.top_k) == ("idf_count", 40)
         found = bundle.idf()
@@ -108,7 +106,7 @@ def test_one_encoding_gives_bundles_of_several_sizes_and_of_both_kinds(built: Pa
         assert impacts(index) == best(everything, 3)
 
 
-def test_weights_can_be_those_of_the_corpus_itself_from_the_same_encoding(
+def test_weights_of_the_corpus_from_the_same_encoding(
     built: Path, tmp_path: Path, idf: npt.NDArray[np.float32]
 ) -> None:
     change(built, {"model.idf": "corpus"})

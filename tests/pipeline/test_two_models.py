@@ -314,9 +314,7 @@ def test_queries_weigh_their_count(folders: dict[str, Path], tmp_path: Path, mod
     assert (sparse.impacts, sparse.query_weights, sparse.tokenizer) == (impacts, "count", None)  # both have one
 
 
-def test_an_asymmetric_bi_encoder_reads_each_side_with_its_own_modules(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_an_asymmetric_bi_encoder_reads_each_side_by_its_own_modules(folders: dict[str, Path], tmp_path: Path) -> None:
     model = SentenceTransformer(str(folders["router"]), device="cpu")
     encoder = load_biencoder(str(folders["router"]), device="cpu")
     options: Any = {"normalize_embeddings": True, "show_progress_bar": False}

@@ -176,9 +176,7 @@ def bundle(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("leg", ["dense", "sparse"])
-def test_a_leg_of_a_bundle_teaches_with_the_scores_that_the_service_gives(
-    toy: Path, bundle: Path, tmp_path: Path, leg: Any
-) -> None:
+def test_a_leg_of_a_bundle_teaches_with_the_service_s_scores(toy: Path, bundle: Path, tmp_path: Path, leg: Any) -> None:
     """A candidate that the sparse leg doesn't find scores as the last that it finds."""
     with open_searcher(Bundle.open(bundle)) as searcher:
         hits = searcher.search("ask1 ask2", task="find", mode=leg, k=400, candidates=400, fusion=None) or []
@@ -213,9 +211,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return now
 
 
-def test_chunks_are_halved_until_they_fit_and_the_losses_stay(
-    toy: Path, tmp_path: Path, memory: SimpleNamespace
-) -> None:
+def test_chunks_are_halved_until_they_fit_and_losses_stay(toy: Path, tmp_path: Path, memory: SimpleNamespace) -> None:
     """Also where the second batch of a step is too large: the gradients of the first are forgotten. A run that goes on
     knows how many positions fit."""
     stage = {"kind": "contrastive", "steps": 3, "negatives": 0, "accumulate": 2, **SMALL, "batch_size": 24}

@@ -76,7 +76,7 @@ def test_slices_of_time_end_with_the_very_losses_of_one_run(toy: Path, uninterru
     assert_same_weights(tmp_path, uninterrupted)
 
 
-def test_a_stage_added_to_a_finished_run_trains_as_if_it_had_been_there(
+def test_a_stage_added_to_a_finished_run_trains_as_if_begun_with(
     toy: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
     recipe = recipe_of(toy, tmp_path)
