@@ -18,7 +18,7 @@ from lightretriever.service.http.routes import router
 from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.faults.targets import TARGETS, corpus
-from tests.service.process import ROOT, serving
+from tests.service.process import ROOT, Server
 from tests.service.test_settings_and_docs import CONFIG
 
 SEED: Final = 20_262
@@ -44,12 +44,13 @@ def line(context: Any, value: Any) -> bytes:
 @pytest.mark.slow
 def test_the_api_answers_as_it_is_described(tiny_path: Path, full: bool, figure: Figure) -> None:
     """Valid and invalid requests to every route of a real server: no 500, and every answer fits its schema."""
-    described = description(router.routes, Settings(deadline_ms=60_000))  # as of `serving`
+    described = description(router.routes, Settings(deadline_ms=60_000))  # as of `Server`
     schema = schemathesis.openapi.from_dict(described, config=schemathesis.Config.from_dict(CONFIG))
     results: Any = schema.get_all_operations()
     operations = [result.ok() for result in results]
     asked = 0
-    with serving(tiny_path, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
+    with Server(tiny_path, environment={"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
+        url = server.url
         for operation in operations:
             # An id alone may be any text.
             wrong = [GenerationMode.NEGATIVE] if operation.body or list(operation.query) else []

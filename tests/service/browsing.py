@@ -17,17 +17,6 @@ from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_pl
 
 ATTACK = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
-_ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-Scheme = Literal["light", "dark"]
-_SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-
 
 @contextmanager
 def browsing() -> Iterator[Browser]:
@@ -36,7 +25,7 @@ def browsing() -> Iterator[Browser]:
     assert program, "no Chromium is installed: apt-get install chromium"
     expect.set_options(timeout=60_000)  # a busy machine is no fault of the page
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=_ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=program)
         yield browser
         browser.close()
 
@@ -87,7 +76,8 @@ def shown_ids(page: Page) -> list[str]:
 def serious(page: Page) -> list[str]:
     """What axe finds on the page that is serious, in either scheme of colours."""
     found = list[str]()
-    for scheme in _SCHEMES:
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         violations = Axe().run(page).response["violations"]
         found += [one["id"] for one in violations if one["impact"] in {"serious", "critical"}]

@@ -3,8 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -103,10 +102,3 @@ def is_ready(url: str) -> bool:
         return httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
     except httpx2.TransportError:
         return False
-
-
-@contextmanager
-def serving(bundle: Path | Mapping[str, Path], environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Return the address of a server that is ready."""
-    with Server(bundle, environment=environment) as server:
-        yield server.url

@@ -1,5 +1,5 @@
-"""Answers over HTTP: as their models would write them, by every door; of documents like another, of bundles without a
-dense leg, and where a leg has nothing for a query."""
+"""Answers: as their models would write them, by every door; of documents like another, of bundles without a dense leg,
+and where a leg has nothing for a query; pages, documents and what the legs see, in process."""
 
 import json
 from collections.abc import Iterator
@@ -11,10 +11,12 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
-from lightretriever.service.schemas import BatchResponse, SearchRequest, SearchResponse
+from lightretriever.service.errors import DocumentNotFoundError
+from lightretriever.service.schemas import BatchResponse, EncodeRequest, SearchRequest, SearchResponse
 from lightretriever.service.search.engine import SearchEngine
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
+from tests.service.reference import Corpus
 from tests.support.asking import ask, ids, without_times
 from tests.support.tiny import BundleOf
 
@@ -148,3 +150,42 @@ def test_a_query_of_stop_words_is_left_to_the_dense_leg_and_an_unknown_word_to_t
     assert ids(answer) == ids(ask(meaning, "the and of", mode="dense"))
     answer = ask(meaning, "xkjdh", explain=True)
     assert (answer["hits"], answer["degraded"]) == ([], [])
+
+
+def test_fields_are_those_asked_for(engine: SearchEngine) -> None:
+    assert engine.reader.fields == ["text", "title", "year"]
+    for fields, expected in ((None, {"title", "text", "year"}), (["year", "title"], {"year", "title"}), ([], set())):
+        answer = engine.search(SearchRequest(query="music", fields=fields))
+        assert {frozenset(hit.fields) for hit in answer.hits} == {frozenset(expected)}
+
+
+def test_documents_come_whole_by_id(engine: SearchEngine, corpus: Corpus) -> None:
+    for document in corpus.documents:
+        stored = engine.document(document.id)
+        assert stored.fields == {"title": document.title, "text": document.text, "year": document.year}
+    for missing in ("", "doc-1000", "MUSIC", "music ", "\x00", "\ud800", "é" * 5000):
+        with pytest.raises(DocumentNotFoundError):
+            engine.document(missing)
+
+
+def test_encode_shows_what_the_legs_see(engine: SearchEngine, corpus: Corpus) -> None:
+    answer = engine.encode(EncodeRequest(text="play music music music", task="fact"))
+    ids = corpus.tokenizer.query_ids("play music music music")
+    mean = corpus.tables["fact"][ids].mean(axis=0)
+    assert answer.dense == pytest.approx((mean / (mean @ mean) ** 0.5).tolist(), abs=1e-6)
+    assert answer.dimension == 16
+    counts = {int(token): list(ids).count(token) for token in ids}
+    assert {token.id: token.count for token in answer.tokens} == counts
+    assert [token.token for token in answer.tokens] == [corpus.tokenizer.token(token.id) for token in answer.tokens]
+    assert {int(term.term): term.count for term in answer.terms} == counts
+    assert [term.text for term in answer.terms] == [corpus.tokenizer.token(int(term.term)) for term in answer.terms]
+    assert max(counts.values()) > 1
+
+
+def test_many_hits_raise_the_candidates(engine: SearchEngine) -> None:
+    """By whole defaults, so that the pages of one such step have one order."""
+    asked = [SearchRequest(query="music", k=10, offset=100), SearchRequest(query="music", k=20, offset=100)]
+    first, second = (engine.search(request) for request in asked)
+    assert second.hits[:10] == first.hits
+    whole = engine.search(SearchRequest(query="music", k=120, candidates=200))
+    assert whole.hits[100:] == second.hits

@@ -63,6 +63,10 @@ def test_each_collection_answers_below_its_path_and_the_first_above(client: Test
     paths = ("", "/collections/notes", "/collections/shop")
     first, notes, shop = (ids(client.post(f"{path}/search", json=body).json()) for path in paths)
     assert first == notes != shop
+    text = client.get("/metrics").text  # of all
+    assert "lightretriever_documents 100.0" in text
+    assert "lightretriever_ready 1.0" in text
+    assert text.count("lightretriever_bundle_info{") == 2
 
 
 def test_paths_that_are_none(client: TestClient) -> None:
@@ -87,13 +91,6 @@ def test_the_type_of_a_problem_leads_to_the_description_of_its_kind(client: Test
         for prefix in ("", "/a/prefix"):
             address = urljoin(f"http://example.org{prefix}{path}", problem["type"])
             assert address == f"http://example.org{prefix}/openapi.json#/x-error-kinds/{problem['kind']}"
-
-
-def test_metrics_are_those_of_all(client: TestClient) -> None:
-    text = client.get("/metrics").text
-    assert "lightretriever_documents 100.0" in text
-    assert "lightretriever_ready 1.0" in text
-    assert text.count("lightretriever_bundle_info{") == 2
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])

@@ -157,23 +157,14 @@ def test_coverage_counts_terms_in_the_text_in_whatever_form(engines: dict[Vocabu
     assert explanation(found(engines["words"], query="the and")).coverage is None
 
 
-@pytest.fixture
-def heads(engines: dict[VocabularyKind, SearchEngine]) -> Iterator[dict[VocabularyKind, SearchEngine]]:
-    """The engines with two queries that a model read."""
+def test_a_query_that_a_model_read_has_shares_of_the_sparse_score(
+    engines: dict[VocabularyKind, SearchEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     vectors = np.random.default_rng(3).standard_normal((2, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     made = HeadQueries(["play music", "chess"], vectors, lowercase=True)
-    for engine in engines.values():
-        engine.parts.encoder.heads = {"default": made}
-    yield engines
-    for engine in engines.values():
-        engine.parts.encoder.heads = {}
-
-
-def test_a_query_that_a_model_read_has_shares_of_the_sparse_score(
-    heads: dict[VocabularyKind, SearchEngine],
-) -> None:
-    for engine, query in product(heads.values(), ("play music", "chess")):
+    for engine, query in product(engines.values(), ("play music", "chess")):
+        monkeypatch.setattr(engine.parts.encoder, "heads", {"default": made})
         answer = engine.search(SearchRequest(query=query, explain=True))
         assert answer.head_query
         for hit in answer.hits:

@@ -21,7 +21,7 @@ from mcp.client.client import Client
 
 from lightretriever.service.client import AnswerError, SearchClient
 from tests.docs.pages import ROOT, blocks
-from tests.service.process import Server, serving
+from tests.service.process import Server
 from tests.support.certificates import self_signed
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import free_port
@@ -123,8 +123,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(bundle: Path) -> Iterator[str]:
-    with serving(bundle, {"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as url:
-        yield url
+    with Server(bundle, environment={"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")
