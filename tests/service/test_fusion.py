@@ -64,10 +64,6 @@ def in_leg_order(leg: Leg) -> list[int]:
     return [int(ordinal) for ordinal in ordinals[np.lexsort((ordinals, -scores))]]
 
 
-def ranking(table: CandidateTable, fused: Fused) -> list[int]:
-    return [int(ordinal) for ordinal in table.ordinals[fused.order]]
-
-
 def scores_by_ordinal(table: CandidateTable, fused: Fused) -> dict[int, float]:
     return {int(table.ordinals[column]): float(fused.scores[column]) for column in fused.order}
 
@@ -75,7 +71,7 @@ def scores_by_ordinal(table: CandidateTable, fused: Fused) -> dict[int, float]:
 def fuse(method: str, legs: list[Leg], weights: tuple[float, ...]) -> tuple[list[int], dict[int, float]]:
     table = align(legs)
     fused = fuse_rrf(table, weights) if method == "rrf" else fuse_linear(table, weights, cast(Normalization, method))
-    return ranking(table, fused), scores_by_ordinal(table, fused)
+    return table.ordinals[fused.order].tolist(), scores_by_ordinal(table, fused)
 
 
 METHODS = pytest.mark.parametrize("method", ["evidence", "range", "paper", "rrf"])

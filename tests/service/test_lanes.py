@@ -25,9 +25,9 @@ from tests.support.legs import GatedLeg
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
 
+WORKING, WAITING, CLIENTS = 2, 3, 24
+SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=WORKING, max_waiting=WAITING)
 NUMBERS = {"not": {"or": [{"field": "year", "in": list(range(30))}] * 2}}
-
-
 LIGHT: list[dict[str, Any]] = [
     *({}, {"k": 100}, {"mode": "dense"}, {"mode": "sparse", "fields": []}, {"fusion": {"method": "rrf"}}),
     *({"filter": {"field": "year", "gte": 2000}}, {"query": "q" * 500}),
@@ -40,6 +40,16 @@ HEAVY: list[dict[str, Any]] = [
     *({"facet_ranges": {"year": [2000]}}, {"group_by": "source"}, {"sort": {"field": "year"}}, {"rerank": True}),
     {"boosts": [{"field": "year", "weight": 1.0, "scale": 5.0}]},
 ]
+
+
+@pytest.fixture
+def narrow(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
+    with warm(tiny_bundle, SETTINGS) as engine:
+        yield engine
+
+
+def search(url: str, **fields: object) -> httpx2.Response:
+    return httpx2.post(f"{url}/search", json={"query": "music", **fields}, timeout=90)
 
 
 def test_which_searches_are_light(engine: SearchEngine) -> None:
@@ -82,61 +92,45 @@ def test_the_time_of_late_searches_counts() -> None:
 
 
 @pytest.mark.usefixtures("handed_over")
-def test_the_time_of_a_leg_in_another_thread_counts(tiny_bundle: Bundle) -> None:
-    with warm(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1)) as engine:
-        clock, recent = StageClock(), Recent()
-        recent.measure(lambda: engine.answer(SearchRequest(query="music"), clock), clock)
-        assert clock.handed_s > 0
-        recent.measure(lambda: None, clock)
-        assert recent.seconds > clock.handed_s
+def test_the_time_of_a_leg_in_another_thread_counts(narrow: SearchEngine) -> None:
+    clock, recent = StageClock(), Recent()
+    recent.measure(lambda: narrow.answer(SearchRequest(query="music"), clock), clock)
+    assert clock.handed_s > 0
+    recent.measure(lambda: None, clock)
+    assert recent.seconds > clock.handed_s
 
 
-def test_while_a_call_hangs_no_search_is_light(tiny_bundle: Bundle, gate: threading.Event) -> None:
-    with warm(tiny_bundle, Settings(deadline_ms=60_000, warm_up_queries=1)) as engine:
-        call = engine.submit(gate.wait)
-        wait_until(lambda: call.started > 0)
-        assert is_light(SearchRequest(query="music"), engine)  # it is not late
-        assert call.give_up()
-        assert not is_light(SearchRequest(query="music"), engine)
-        gate.set()
-        wait_until(lambda: is_light(SearchRequest(query="music"), engine))
+def test_while_a_call_hangs_no_search_is_light(narrow: SearchEngine, gate: threading.Event) -> None:
+    music, call = SearchRequest(query="music"), narrow.submit(gate.wait)
+    wait_until(lambda: call.started > 0)
+    assert is_light(music, narrow)  # it is not late
+    assert call.give_up()
+    assert not is_light(music, narrow)
+    gate.set()
+    wait_until(lambda: is_light(music, narrow))
 
 
-def test_light_searches_wait_for_no_others(tiny_bundle: Bundle, gate: threading.Event) -> None:
+def test_light_searches_wait_for_no_others(narrow: SearchEngine, gate: threading.Event) -> None:
     """The dense leg lets searches for many candidates wait."""
-    settings, wide = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=2), {"query": "music", "k": 1000}
+    wide = {"query": "music", "k": 1000}
 
     def ask(path: str, body: dict[str, Any]) -> httpx2.Response:
         return httpx2.post(url + path, json=body, timeout=90)
 
-    with warm(tiny_bundle, settings) as engine, ThreadPoolExecutor(4) as pool:
-        leg = GatedLeg(engine, "dense", gate, settings.candidates)
-        with live(app := create_app(engine)) as url:
-            assert ask("/search", {"query": "music"}).status_code == 200  # in a thread: nothing is known
+    with ThreadPoolExecutor(4) as pool:
+        leg = GatedLeg(narrow, "dense", gate, SETTINGS.candidates)
+        with live(app := create_app(narrow)) as url:
+            assert search(url).status_code == 200  # in a thread: nothing is known
             app.state.recent["default"].seconds = 0.0
             busy = [pool.submit(ask, "/search", wide), pool.submit(ask, "/search/batch", {"searches": [wide] * 2})]
             for _ in range(2):
                 assert leg.entered.acquire(timeout=60)
-            plain = [ask("/search", {"query": "music"}) for _ in range(5)]  # all threads are taken
+            plain = [search(url) for _ in range(5)]  # all threads are taken
             plain.append(httpx2.get(f"{url}/search?q=music", timeout=90))
             assert {answer.status_code for answer in plain} == {200}
             leg.gate.set()
             assert [future.result().status_code for future in busy] == [200, 200]
             assert app.state.admission.admitted == 0
-
-
-WORKING, WAITING, CLIENTS = 2, 3, 24
-SETTINGS = Settings(deadline_ms=60_000, warm_up_queries=1, search_threads=WORKING, max_waiting=WAITING)
-
-
-@pytest.fixture
-def narrow(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
-    with warm(tiny_bundle, SETTINGS) as engine:
-        yield engine
-
-
-def search(url: str, **fields: object) -> httpx2.Response:
-    return httpx2.post(f"{url}/search", json={"query": "music", **fields}, timeout=90)
 
 
 def test_what_is_too_much_is_refused_and_the_rest_is_answered(narrow: SearchEngine, gate: threading.Event) -> None:
