@@ -125,13 +125,16 @@ def without_lucene(record: dict[str, Any]) -> None:
         lambda r: r["sparse"].update(vocabulary="letters"),
         lambda r: r["sparse"].update(accelerate=True),
         lambda r: r.update(fusion={"dense": 0.5, "bm25": 0.5}),
+        lambda r: r.update(name="x" * 5_000_000),
+        lambda r: r["tasks"]["fact"].update(instruction="x" * 10_001),
     ],
 )
 def test_what_can_not_be_right_is_named(tiny_bundle: Bundle, edit: Callable[[dict[str, Any]], object]) -> None:
     record = record_of(tiny_bundle)
     edit(record)
-    with raises(BundleError, naming="manifest.json"):
+    with raises(BundleError, naming="manifest.json") as caught:
         parse(record)
+    assert len(str(caught.value)) < 1_000
 
 
 @pytest.mark.parametrize("task", ["", "a/b", "..", "a.scale", "-x", "x y", "ü", "a\n", "a" * 65])

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from lightretriever.service.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("artifacts", "service", "loadtest", "research")
+FOLDERS = ("artifacts", "service", "loadtest", "demo", "deploy", "research")
 OWN = {"lightretriever", "demo", "deploy", "research", "tests"}
 BROUGHT = {"mteb"}
 """What only users have who call our side of its interface."""
@@ -25,7 +25,6 @@ VARIABLES_OF_OTHERS = {
     *("LOCAL_WORLD_SIZE", "RANK", "TORCHELASTIC_ERROR_FILE", "WORLD_SIZE"),
 }
 """Variables of the environment that belong to other programs."""
-MODEL_SOFTWARE = ("torch", "transformers", "peft", "accelerate")
 
 Modules = dict[str, ast.Module]
 
@@ -33,8 +32,7 @@ Modules = dict[str, ast.Module]
 @pytest.fixture(scope="module")
 def modules() -> Modules:
     """The modules of all folders but tests/, by their path. Half a million objects, so they go when this file ends."""
-    folders = ("artifacts", "service", "loadtest", "demo", "deploy", "research")
-    return parsed(path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
+    return parsed(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
 
 
 def parsed(paths: Iterable[Path]) -> Modules:
@@ -50,13 +48,6 @@ def imports(module: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def importers(modules: Modules, *packages: str) -> Iterator[str]:
-    """The modules that import one of `packages` or something below, anywhere."""
-    for name, module in modules.items():
-        if any(f"{what}.".startswith(f"{package}.") for what in imports(module) for package in packages):
-            yield name
-
-
 def test_the_architecture_lists_every_room_and_layer() -> None:
     """The rooms of docs/architecture.md are the folders, and in their order the layers of import-linter."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -67,7 +58,7 @@ def test_the_architecture_lists_every_room_and_layer() -> None:
         for path in (ROOT / package).glob("*/__init__.py")
     }
     assert set(rooms) == folders | {"loadtest", "research"}
-    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    contract, *_ = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     layers = [name.removeprefix("lightretriever.") for line in contract["layers"] for name in line.split(" : ")]
     assert [layer.replace(".", "/") for layer in layers if layer.replace(".", "/") in rooms] == rooms
 
@@ -78,7 +69,7 @@ def test_the_package_leads_to_its_rooms() -> None:
     assert links == {room: f"../{room}" for room in ("artifacts", "loadtest", "service")}
 
 
-def test_imports_only_point_down() -> None:
+def test_imports_keep_the_contracts_of_the_rooms() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
@@ -96,18 +87,6 @@ def test_names_with_an_underscore_stay_in_their_module(modules: Modules) -> None
     assert taken == []
 
 
-def test_only_the_pipeline_imports_model_software(modules: Modules) -> None:
-    research = ("research/models/onnx.py", "research/quality/ablations.py")
-    allowed = ("artifacts/pipeline/", "artifacts/training/", "artifacts/evaluation/full.py", *research)
-    assert [name for name in importers(modules, *MODEL_SOFTWARE) if not name.startswith(allowed)] == []
-
-
-def test_the_service_imports_the_pipeline_only_to_encode_documents(modules: Modules) -> None:
-    offline = importers(modules, "lightretriever.artifacts.pipeline", "lightretriever.artifacts.training")
-    (name,) = [name for name in offline if name.startswith("service/")]
-    assert name == "service/search/engine.py"
-
-
 def test_the_environment_is_not_read_at_import(modules: Modules) -> None:
     reads = []
     for name, module in modules.items():
@@ -122,12 +101,8 @@ def test_the_environment_is_not_read_at_import(modules: Modules) -> None:
 def test_imported_distributions_are_declared(modules: Modules) -> None:
     """Each as a direct dependency, or in the extra that the importing part needs."""
     content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    project = content["project"]
-    groups = {
-        **project["optional-dependencies"],
-        "build": content["build-system"]["requires"],
-        "": project["dependencies"],
-    }
+    project, build = content["project"], content["build-system"]["requires"]
+    groups = {**project["optional-dependencies"], "build": build, "": project["dependencies"]}
     declared = {group: {canonicalize_name(Requirement(text).name) for text in texts} for group, texts in groups.items()}
     needs = {
         "artifacts/corpus/tables.py": ["import"],
@@ -157,7 +132,7 @@ def test_imported_distributions_are_declared(modules: Modules) -> None:
 
 
 def test_variables_of_the_environment_have_one_prefix() -> None:
-    files = [path for folder in (*PACKAGES, "demo", "deploy") for path in (ROOT / folder).rglob("*.py")]
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     read = r"(?:environ\.get\(|environ\[|getenv\(|envvar=)f?\"([A-Z_]+)"
     named = {name for path in files for name in re.findall(read, path.read_text("utf-8"))}
     assert {"LIGHTRETRIEVER_URL", "_JAVA_OPTIONS"} <= named

@@ -2,22 +2,19 @@
 here writes. They start and answer, or say what is wrong. And what the vocabulary lacks is no evidence."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from threading import Event
 from typing import Final
 
-import faiss
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.bundle.writer import query_vectors
 from lightretriever.artifacts.documents.bounds import MAX_NESTING
-from lightretriever.artifacts.errors import BundleError
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from lightretriever.artifacts.tokens.table import TokenTable
 from lightretriever.service.collections.collections import Collections
@@ -28,10 +25,9 @@ from lightretriever.service.search.encoder import QueryEncoder
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import client_of, client_of_folder, warm
-from tests.support.tampering import copy_of, edit_manifest, resign
+from tests.support.tampering import copy_of, resign, spoil_vector
 from tests.support.tiny import TinyDocument, english_tokenizer, make_tiny_bundle
 from tests.support.waiting import wait_until
-from tests.support.wordings import raises
 
 SETTINGS: Final = Settings(deadline_ms=60_000, warm_up_queries=12, watch_s=0)
 KHMER: Final = "ភាសាខ្មែរ"
@@ -41,11 +37,9 @@ CORPORA: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "one unknown document": [("", KHMER)],
     "one unknown among others": [("music", "player"), ("", KHMER), ("a terminal", "music")],
     "all unknown": [(KHMER, f"{KHMER} {'漢' * number}") for number in range(1, 6)],
-    "the first and the last unknown": [("", KHMER), ("music", "player"), ("", "漢字")],
     "all equal": [("music", "player")] * 5,
     "empty titles": [("", f"player {number}") for number in range(5)],
     "empty texts": [(f"player {number}", "") for number in range(5)],
-    "only digits": [("", str(10**number)) for number in range(5)],
     "only emoji": [("", "🎉" * number) for number in range(1, 6)],
     "only punctuation": [("", "..."), ("!", "?"), ("", "“ ”")],
     "only stop words": [("the", "of and the"), ("a", "a a")],
@@ -57,8 +51,7 @@ CORPORA: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "spellings of special tokens": [("[UNK]", "[CLS] [SEP] [UNK] [PAD]")],
     "the syntax of Lucene": [("AND OR NOT", '*:* "" (( [1 TO 2} \\ ~ ^ :')],
     "markup": [("<b>music</b>", "</script><script>alert(1)</script>&lt;")],
-    "right to left": [("שלום", "مرحبا \u202e music")],
-    "private use and beyond": [("\ue000", "\U0010fffd \U0001f9d1\u200d\U0001f4bb")],
+    "right to left and private use": [("שלום", "مرحبا \u202e music"), ("\ue000", "\U0010fffd \U0001f9d1\u200d")],
 }
 
 WORDLESS: Final = ("only punctuation", "only stop words", "control characters", "combining marks alone")
@@ -235,37 +228,14 @@ def test_a_vector_or_a_table_that_is_not_finite_fails_no_search(
     for name in ("vector", "table"):
         bundle = copy_of(tiny_bundle.path, tmp_path / name)
         if name == "vector":
-            index = faiss.read_index(str(bundle / "dense.faiss"))
-            vectors = index.reconstruct_n(0, index.ntotal)
-            vectors[0, 0] = value
-            index.reset()
-            index.add(vectors)
-            faiss.write_index(index, str(bundle / "dense.faiss"))
+            spoil_vector(bundle, value)
         else:
             file = tiny_bundle.manifest.tasks[tiny_bundle.manifest.default_task].file
             np.save(bundle / str(file), np.full_like(np.load(bundle / str(file)), 6e4 if value == 3e38 else value))
-        resign(bundle)
+            resign(bundle)
         with client_of(Bundle.open(bundle), SETTINGS) as client:
             for body in ({"mode": "hybrid"}, {"mode": "dense"}, {"fusion": {"method": "rrf"}}, {"explain": True}):
                 answer = client.post("/search", json={"query": "music player", "k": 10, **body}).json()
                 scores = [hit["dense"]["score"] for hit in answer.get("hits", []) if hit["dense"]]
                 assert all(np.isfinite(scores))
                 assert "hits" in answer or (name, answer["kind"]) == ("table", "unsearchable_query"), answer
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda record: record.update(name="x" * 5_000_000),
-        lambda record: next(iter(record["tasks"].values())).update(instruction="x" * 10_001),
-    ],
-)
-def test_long_texts_of_a_manifest_are_refused(
-    tiny_bundle: Bundle, tmp_path: Path, edit: Callable[[dict[str, object]], object]
-) -> None:
-    bundle = copy_of(tiny_bundle.path, tmp_path)
-    edit_manifest(bundle, edit)
-    with raises(BundleError, naming="manifest.json") as caught:
-        Bundle.open(bundle)
-    assert len(str(caught.value)) < 1_000
-    assert verify_bundle(bundle)

@@ -179,16 +179,6 @@ def test_processes_divide_the_processors_into_threads(monkeypatch: pytest.Monkey
     assert Settings().for_processes(4).threads() == Settings().threads() == 4
 
 
-# A valid query may have no token, a valid window may be too small for k, a valid deadline may be too short.
-CONFIG = {
-    "checks": {
-        "positive_data_acceptance": {"expected-statuses": ["2xx", "404", "422", "504"]},
-        "negative_data_rejection": {"expected-statuses": ["400", "404", "406", "413", "415", "422", "429"]},
-        "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "504"]},
-    }
-}
-
-
 @pytest.fixture(scope="module")
 def description(client: TestClient) -> dict[str, Any]:
     document: dict[str, Any] = client.get("/openapi.json").json()

@@ -1,6 +1,7 @@
 """Another bundle takes over while requests go on: no answer of two versions, no failure, and nothing left behind."""
 
 import errno
+import math
 import os
 import shutil
 import threading
@@ -11,8 +12,6 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-import faiss
-import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -25,7 +24,7 @@ from lightretriever.service.settings import Settings
 from tests.service.live import client_of_folder
 from tests.support.asking import samples
 from tests.support.legs import GatedLeg
-from tests.support.tampering import edit_manifest, resign
+from tests.support.tampering import edit_manifest, spoil_vector
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
@@ -148,13 +147,7 @@ def damaged(versions: dict[str, Path], tmp_path: Path, what: str) -> Path:
         return path
     shutil.copytree(versions["two"], path)
     if what in ("nan", "huge"):
-        index = faiss.read_index(str(path / "dense.faiss"))
-        rows = index.reconstruct_n(0, index.ntotal)
-        rows[3] = np.nan if what == "nan" else 1e9
-        index.reset()
-        index.add(rows)
-        faiss.write_index(index, str(path / "dense.faiss"))
-        resign(path)
+        spoil_vector(path, math.nan if what == "nan" else 1e9)
     else:
         change: dict[str, Any] = {"format_version": 99} if what == "newer" else {"fields": {"title": "number"}}
         edit_manifest(path, lambda record: record.update(change))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 from xxhash import xxh3_128
 
@@ -55,6 +56,18 @@ def resign(bundle: Path) -> None:
         record["tokenizer"]["sha256"] = record["files"]["tokenizer.json"]["sha256"]
 
     edit_manifest(bundle, edit)
+
+
+def spoil_vector(bundle: Path, value: float) -> None:
+    """Set a number of the first document's vector, and sign the bundle."""
+    file = str(bundle / "dense.faiss")
+    index = faiss.read_index(file)
+    vectors = index.reconstruct_n(0, index.ntotal)
+    vectors[0, 0] = value
+    index.reset()
+    index.add(vectors)
+    faiss.write_index(index, file)
+    resign(bundle)
 
 
 def flip_bit(path: Path, place: float = 0.5) -> None:
