@@ -26,7 +26,7 @@ from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecip
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
 from lightretriever.service.commands.evaluation import open_searcher
-from tests.pipeline.test_gguf import write_gguf
+from tests.pipeline.test_model import write_gguf
 from tests.support.commands import run
 from tests.support.models import load
 from tests.support.recipes import write_recipe
