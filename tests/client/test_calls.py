@@ -309,8 +309,7 @@ def test_what_became_of_each_is_told_in_order(writer: Client) -> None:
         {"id": "a", "fields": {**NEW, "year": 3}, "version": first.version},
         {"id": "a", "fields": NEW, "version": first.version},
         {"id": "c", "fields": NEW},
-        {"id": "b", "delete": True},
-        {"id": "b", "delete": True},
+        *[{"id": "b", "delete": True}] * 2,
     ]
     told = writer.put_documents(iter(changes), batch_size=2, wait=True)
     assert [(one.id, one.result) for one in told] == [
@@ -339,15 +338,10 @@ def test_requests_have_a_bound_in_bytes(make: Maker) -> None:
 
 def test_an_error_names_the_document(writer: Client) -> None:
     """What earlier requests wrote is written."""
+    fields: list[Fields] = [{"_id": "bad"}, {**NEW, "text": "z" * 1000 * BODY}]
     for bad in (
-        {"vector": [1.0]},
-        {"impacts": {"x": 5}},
-        {"fields": {"_id": "bad"}},
-        {"delete": True},
-        {"id": ""},
-        {"id": 17},
-        {"fields": {**NEW, "text": "z" * 1000 * BODY}},
-        {"nope": 1},
+        *({"vector": [1.0]}, {"impacts": {"x": 5}}, {"fields": fields[0]}, {"fields": fields[1]}),
+        *({"delete": True}, {"id": ""}, {"id": 17}, {"nope": 1}),
     ):
         with raises(AnswerError) as error:
             writer.put_documents([*lines(70), {"id": "bad", **WHOLE, **bad}])

@@ -58,12 +58,6 @@ def test_what_is_not_in_a_recipe_is_no_variant_of_it() -> None:
     assert absent == {"no-distillation", "no-filter", "no-likelihood"}
 
 
-def command(folder: Path, model: Path, *only: str, **changes: Any) -> list[str]:
-    recipe = RECIPE | {"stages": [{**STAGE, "learning_rate": 0.01}], **changes}
-    places = ["--model", str(model), "--data", str(folder / "data"), "--work", str(folder / "work")]
-    return [str(save(folder / "train.yaml", recipe)), *places, "--device", "cpu", "--only", *only]
-
-
 @pytest.mark.slow
 def test_variants_are_trained_and_evaluated_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -73,7 +67,10 @@ def test_variants_are_trained_and_evaluated_once(
     write_toy_set(tmp_path / "data" / "toy", "test", 20, seed=2)
     monkeypatch.setattr(ablations, "COLLECTIONS", (evaluate.Collection("toy", "find"),))
     names = ("base", "no-matryoshka", *ablations.READERS)
-    assert ablations.main(command(tmp_path, model, *names)) == 0
+    recipe = save(tmp_path / "train.yaml", RECIPE | {"stages": [{**STAGE, "learning_rate": 0.01}]})
+    command = [str(recipe), "--model", str(model), "--data", str(tmp_path / "data"), "--work", str(tmp_path / "work")]
+    command += ["--device", "cpu", "--only", *names]
+    assert ablations.main(command) == 0
     logs = {name: tmp_path / "work" / name / "train" / "log.jsonl" for name in names}
     losses = {name: [json.loads(line)["dense"] for line in log.read_text().splitlines()] for name, log in logs.items()}
     assert len({one[0] for one in losses.values()}) == len(names)  # each trains something else
@@ -84,7 +81,7 @@ def test_variants_are_trained_and_evaluated_once(
     assert "query-mlp" in capsys.readouterr().out
     before = {log: log.read_bytes() for log in logs.values()}
     (tmp_path / "work" / "query-mlp" / "scores.json").unlink()
-    assert ablations.main(command(tmp_path, model, *names)) == 0  # evaluates what is trained already
+    assert ablations.main(command) == 0  # evaluates what is trained already
     assert {log: log.read_bytes() for log in logs.values()} == before
     again = json.loads((tmp_path / "work" / "query-mlp" / "scores.json").read_text())
     assert again == scores["query-mlp"]
@@ -117,14 +114,10 @@ def test_light_documents_are_means_of_table_rows(tmp_path: Path) -> None:
         found = ablations.evaluate_light_documents(backbone, dev, 6, QuerySide())
         with torch.autocast("cpu", torch.bfloat16):
             rounded = ablations.evaluate_light_documents(backbone, dev, 6, QuerySide())
+        texts = [document.full_text for document in dev.documents]
         queries, documents = (
-            torch.stack(
-                [token_states_naive(backbone, prefix, torch.from_numpy(ids[:6]).long()).mean(0) for ids in read]
-            )
-            for read in (
-                tokenizer.as_queries(dev.queries.values()),
-                tokenizer.encode_batch([document.full_text for document in dev.documents]),
-            )
+            torch.stack([token_states_naive(backbone, prefix, torch.tensor(ids[:6]).long()).mean(0) for ids in read])
+            for read in (tokenizer.as_queries(dev.queries.values()), tokenizer.encode_batch(texts))
         )
     assert found == measured(dev, {"dense": cosine_scores(queries, documents).numpy()})
     assert rounded == pytest.approx(found, abs=0.05)

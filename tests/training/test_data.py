@@ -46,17 +46,10 @@ def write_set(
 
 
 def recipe(work: Path, *sets: dict[str, Any], seed: int = 0, **settings: Any) -> TrainRecipe:
-    return TrainRecipe.model_validate(
-        {
-            "name": "test",
-            "model": {"path": "none"},
-            "seed": seed,
-            "data": {"sets": [{"instruction": "find it", **one} for one in sets], **settings},
-            "stages": [{"kind": "contrastive", "steps": 1, "negatives": 0}],
-            "work": work,
-            "output": work / "output",
-        }
-    )
+    content: dict[str, Any] = {"name": "test", "model": {"path": "none"}, "work": work, "output": work / "output"}
+    content["data"] = {"sets": [{"instruction": "find it", **one} for one in sets], **settings}
+    stage = {"kind": "contrastive", "steps": 1, "negatives": 0}
+    return TrainRecipe.model_validate({**content, "seed": seed, "stages": [stage]})
 
 
 @pytest.fixture
@@ -71,9 +64,7 @@ BM25 = {"depth": 30, "count": 5, "margin": 0.95}
 def test_a_set_is_read_with_its_negatives(music: Path, tmp_path: Path) -> None:
     [one] = prepare(recipe(tmp_path / "work", {"path": music}, negatives=BM25))
     assert (one.name, one.instructions, one.weight) == ("music", ("find it",), 100.0)
-    assert {example.query_id: example.positive for example in one.examples} == {
-        query: next(iter(grades)) for query, grades in QRELS.items()
-    }
+    assert {example.query_id: {example.positive: 1} for example in one.examples} == QRELS
     for example in one.examples:
         instrument, maker = example.positive.split("-")
         assert len(example.negatives) == 5
@@ -94,12 +85,8 @@ def test_titles_are_dropped_for_the_documents_and_for_bm25(tmp_path: Path) -> No
         "b": {"title": "", "text": "a zither, not a harp, lute or drum"},
         "c": {"title": "Only a title", "text": ""},
     }
-    folder = write_set(
-        tmp_path / "titles",
-        {"q1": "zither", "q2": "title"},
-        corpus,
-        train={"q1": {"a": 1}, "q2": {"c": 1, "nowhere": 1}, "nobody": {"a": 1}},
-    )
+    train = {"q1": {"a": 1}, "q2": {"c": 1, "nowhere": 1}, "nobody": {"a": 1}}
+    folder = write_set(tmp_path / "titles", {"q1": "zither", "q2": "title"}, corpus, train=train)
     whole = recipe(tmp_path / "whole", {"path": folder})
     [one] = prepare(whole)
     assert [example.positive for example in one.examples] == ["a", "c"]
@@ -135,8 +122,6 @@ ASKED = [
     "搜索引擎的短文档是什么",
     "How is the flow over a flat plate affected by the viscosity of the gas?",
 ]
-
-
 EDITS: list[Callable[[str], str]] = [
     str.upper,
     lambda text: f"  {text.rstrip('?. ')} !!",
@@ -321,9 +306,8 @@ def test_hard_negatives_come_from_a_file(music: Path, tmp_path: Path, name: str)
         file.write_text(json.dumps({"query_id": "qviolin-Amati", "negative_passages": passages}) + "\n")
     settings = recipe(tmp_path / "work", {"path": music, "negatives": file})
     [one] = prepare(settings)
-    assert {example.query_id: example.negatives for example in one.examples if example.negatives} == {
-        "qviolin-Amati": ("5-5", "7-7")
-    }
+    given = {example.query_id: example.negatives for example in one.examples if example.negatives}
+    assert given == {"qviolin-Amati": ("5-5", "7-7")}
     assert data_report(settings)[0]["without_negatives"] == 99
 
 

@@ -54,9 +54,8 @@ def test_tokens_are_masked_with_their_probability() -> None:
 def test_a_step_s_loss_is_the_mean_over_queries_that_follow_masked_documents(backbone: Backbone) -> None:
     documents = {name: f"terminal {name} player with many words" for name in ("music", "video", "image")}
     examples = [Example(f"q{row}", f"play {name}", name) for row, name in enumerate(documents)]
-    batch = Batch(
-        TrainingSet("set", ("",), 1.0, examples, documents), examples, [[name] for name in documents], [0] * 3
-    )
+    one = TrainingSet("set", ("",), 1.0, examples, documents)
+    batch = Batch(one, examples, [[name] for name in documents], [0] * 3)
     data = DataRecipe(sets=[SetRecipe(path=Path("set"), instruction="")], max_query_length=2, max_document_length=30)
     stage = LikelihoodStage(kind="query_likelihood", steps=1, before="read ", after=" ask", corruption=0.5, block=False)
     context = StepContext(step=0, steps=1, seed=5, batch=3)
