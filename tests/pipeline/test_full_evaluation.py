@@ -1,6 +1,7 @@
 """The evaluation with a whole model as query encoder, against its formulas computed in numpy."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,15 +34,9 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages"
 def built(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a bundle of 60 documents, made from the tiny model, and its work directory."""
     folder = tmp_path_factory.mktemp("full")
-    recipe = write_recipe(
-        folder,
-        model_folder,
-        documents=60,
-        tasks={"web": INSTRUCTION},
-        encode={"max_length": 64, "top_k": None},
-        index={"table_dtype": "float32", "dimension": 24},
-    )
-    run("build", recipe)
+    sections: dict[str, Any] = {"encode": {"max_length": 64, "top_k": None}}
+    sections["index"] = {"table_dtype": "float32", "dimension": 24}
+    run("build", write_recipe(folder, model_folder, documents=60, tasks={"web": INSTRUCTION}, **sections))
     return folder
 
 

@@ -64,28 +64,18 @@ def test_an_adapter_changes_the_states_as_peft_itself_does(model_folder: Path, t
     assert not [name for name, _ in loaded.model.named_parameters() if "lora" in name]
 
 
-def test_end_and_start_tokens_can_be_chosen(model_folder: Path, tmp_path: Path) -> None:
+def test_end_and_start_tokens_can_be_chosen(model_folder: Path) -> None:
     backbone = load(model_folder, bos_token="<|endoftext|>", eos_token="<|im_start|>")
     token_id = backbone.tokenizer.token_id
     assert backbone.frame([9]) == [token_id("<|endoftext|>"), 9, token_id("<|im_start|>")]
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"path": "no-such-folder/model"},
-        {"path": "missing.gguf"},
-        {"eos_token": "<nothing>"},
-        {"adapter": "no-such-adapter"},
-    ],
+    "wrong", [{"path": "no-such/model"}, {"path": "missing.gguf"}, {"eos_token": "<nothing>"}, {"adapter": "no-such"}]
 )
-def test_what_cannot_be_loaded_is_named(
-    arguments: dict[str, str], model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    arguments = {"path": str(model_folder), **arguments}
+def test_what_cannot_be_loaded_is_named(wrong: dict[str, Any], model_folder: Path) -> None:
     with raises(ModelError):
-        load(arguments.pop("path"), **arguments)  # type: ignore[arg-type]
+        load(**{"path": model_folder, **wrong})
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(model_folder: Path, tmp_path: Path) -> None:

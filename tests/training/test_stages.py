@@ -34,13 +34,12 @@ from tests.support.wordings import raises
 from tests.training.test_train import TORCHRUN, launched, log_of, losses, recipe_of, weights
 
 train = loop.train
-NEGATIVES = {"depth": 40, "count": 3, "margin": 2.0}
 SMALL = {"batch_size": 8, "learning_rate": 0.005}
 
 
-def data(toy: Path, **more: Any) -> dict[str, Any]:
+def data(toy: Path) -> dict[str, Any]:
     one = {"path": str(toy / "pairs"), "instruction": ["find", "find some"]}
-    return {"sets": [one], "max_document_length": 24, "negatives": NEGATIVES, **more}
+    return {"sets": [one], "max_document_length": 24, "negatives": {"depth": 40, "count": 3, "margin": 2.0}}
 
 
 @pytest.mark.slow
