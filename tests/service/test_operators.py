@@ -10,7 +10,6 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.evaluation.searching import QueryVectors
@@ -111,23 +110,17 @@ def search(engine: SearchEngine, query: str, **fields: object) -> set[str]:
         ("editor  -Vim -own-editor ", "editor", ["Vim", "own-editor"], []),
         ('"text editor" -vim', '"text editor"', ["vim"], ["text editor"]),
         ("viewer -qt", "viewer -qt", [], []),  # two letters, as in ls -la
-        ("ls -la", "ls -la", [], []),
         ("tar -xzf archive.tar", "tar -xzf archive.tar", [], []),  # something is behind it
-        ("find . -name core -exec rm", "find . -name core -exec rm", [], []),
         ("gcc -std=c99", "gcc -std=c99", [], []),
         ("gcc --verbose -pedantic", "gcc --verbose -pedantic", [], []),
         ("-exec", "-exec", [], []),  # nothing to look for
         ("-vim -emacs", "-vim -emacs", [], []),
-        ("- -vim", "- -vim", [], []),
         ("-photos text", "-photos text", [], []),
-        ("text - vim", "text - vim", [], []),
-        ("minus -40 degrees", "minus -40 degrees", [], []),
+        ("text - vim text-vim", "text - vim text-vim", [], []),
         ('find "-exec"', 'find "-exec"', [], ["-exec"]),
-        ('find "find -exec"', 'find "find -exec"', [], ["find -exec"]),
         ('"a b" and "c"', '"a b" and "c"', [], ["a b", "c"]),
         ("“smart quotes” „lower“", "“smart quotes” „lower“", [], ["smart quotes", "lower"]),
         ('3.5" disk, 5.25" disk', '3.5" disk, 5.25" disk', [], []),
-        ('"text editor', '"text editor', [], []),
         ('text editor"', 'text editor"', [], []),
         ('"" text " " "', '"" text " " "', [], []),
         ('a "b"c "d" e', 'a "b"c "d" e', [], ["d"]),
@@ -150,7 +143,6 @@ def test_operators_are_read(query: str, text: str, excluded: list[str], phrases:
         ('"text editor"', {"two", "four"}),  # with any sign between them, in any form
         ('"editor text"', set()),
         ('"TEXT Editors" photo', {"two", "four"}),
-        ('emacs "editor"', {"two", "three", "four"}),
         ('"text editor" "state of the art"', {"four"}),
         ('"state of the art"', {"four", "seven"}),  # from the title to the text
         ('"state art"', set()),  # stop words have their places
@@ -158,10 +150,8 @@ def test_operators_are_read(query: str, text: str, excluded: list[str], phrases:
         ('"c++ library"', {"five"}),
         ('"c library"', {"six"}),
         ('"日本語"', {"six", "cjk"}),
-        ('"本語日"', set()),
         ('"wi fi"', {"seven"}),
         ('"linux 6.1 kernel"', {"seven"}),
-        ('"linux kernel"', set()),
         ('"état wi-fi"', {"seven"}),
         ('"don\u2019t"', {"seven"}),
         ('"state of the art" -state', set()),
@@ -255,8 +245,6 @@ def test_a_changed_document_has_its_new_phrases(tmp_path: Path) -> None:
         ("editor -zebra -vim", {"one", "two"}, ["vim"]),  # no document has a zebra
         ("editor -zebra -own-zebra", set(), None),
         ("editor -日本語", set(), None),  # single signs are no words of theirs
-        ("-photos text", set(), None),
-        ("text-vim", set(), None),
     ],
 )
 def test_excluded_words_leave_documents_out_of_both_legs(
@@ -279,14 +267,6 @@ def test_a_word_that_no_document_has_is_text(engine: SearchEngine) -> None:
         assert explanation is not None
         assert "xzf" in {word.word for word in explanation.words}
         assert "vim" not in {word.word for word in explanation.words}
-
-
-def test_a_bundle_of_tokens_says_that_it_has_no_spellings(tiny_bundle: Bundle) -> None:
-    with (
-        SearchEngine.open(tiny_bundle, SETTINGS) as of_tokens,
-        raises(InvalidRequestError, naming="index.vocabulary: words"),
-    ):
-        search(of_tokens, "music -player")
 
 
 @on_disk

@@ -106,9 +106,7 @@ def test_synonyms_count_by_their_weights_in_both_legs(client: TestClient, mode: 
     ("query", "rules", "expected"),
     [
         ("terminal", [("terminal", 0.5, "console", "command line")], {"console": 1 / 6, "command line": 1 / 6}),
-        ("terminal", [("terminal", 10, "console")], {"console": 0.5}),
         ("terminal", [("terminal", 0.25, "console")], {"console": 0.25}),
-        ("the terminal of a", [("terminal", 1, "console")], {"console": 0.5}),
         ("the", [("the", 1, "console")], {"console": 0.5}),
         ("terminal music", [("terminal", 1, "console"), ("music", 3, "sound")], {"console": 0.5, "sound": 0.5}),
         ("terminal music", [("terminal", 1, f"word{number}") for number in range(4)], 0.25),
@@ -153,16 +151,10 @@ def test_a_long_query_of_one_word_is_read_as_fast_as_another(tmp_path: Path) -> 
     [
         ("synonyms: [", "not YAML: "),
         ("- a", "line 1: the file can't be ['a']: "),
-        (
-            "pinned:\n  - {query: a, documents: [1]}",
-            "line 2: pinned.0.documents.0 can't be 1: Input should be a valid string",
-        ),
+        ("pinned:\n  - {query: a, documents: [1]}", "line 2: pinned.0.documents.0 can't be 1: "),
         ("pinned:\n  - query: a\n    documents: []", "line 3: pinned.0.documents can't be []: "),
         ("pinned:\n  - {documents: [a]}", "give query or contains, one of the two"),
-        (
-            "pinned:\n  - {query: '?!', documents: [a]}",
-            "line 2: pinned.0.query can't be '?!': String should match pattern",
-        ),
+        ("pinned:\n  - {query: '?!', documents: [a]}", "line 2: pinned.0.query can't be '?!': "),
         ("hidden:\n\n  - {query: a, document: [a]}", "line 3: hidden.0.document"),
         ("synonyms:\n  - {words: [a]}", "line 2: synonyms.0 can't be {'words': ['a']}: one word alone has no synonym"),
         ("synonyms:\n  - words: [a, b]\n    weight: -1", "line 3: synonyms.0.weight can't be -1: "),
