@@ -32,9 +32,6 @@ settings.load_profile("tests")
 #: What takes longest, or waits longest, comes first: no process is left with a long file at the end.
 FIRST = ("service/test_workers", "training", "cluster", "pipeline", "service", "faults", "client", "live", "research")
 
-#: Files of slow tests alone that take long to collect, or import what `make slow` alone installs.
-SLOW_FILES = ("client/test_adapters.py", "client/test_adapters_write.py")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the fault tests, see tests/faults, and of the slow ones."""
@@ -45,9 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave `SLOW_FILES` to `--slow`."""
-    slow = [config.rootpath / "tests" / name for name in SLOW_FILES]
-    return True if collection_path in slow and not config.getoption("slow") else None
+    """Leave the adapters' tests, which import what `make slow` alone installs, to `--slow`."""
+    return True if collection_path.name == "test_adapters.py" and not config.getoption("slow") else None
 
 
 @pytest.hookimpl(wrapper=True)

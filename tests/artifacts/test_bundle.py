@@ -9,17 +9,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 from xxhash import xxh3_128
 
 from lightretriever.artifacts.bundle import reader
-from lightretriever.artifacts.bundle.batches import EncodedBatch
-from lightretriever.artifacts.bundle.manifest import CorpusInfo, ModelInfo, SparseInfo
+from lightretriever.artifacts.bundle.batches import EncodedBatch, check_batch, dense_prefix, keep_top_terms
+from lightretriever.artifacts.bundle.manifest import CorpusInfo, MatchThresholds, ModelInfo, SparseInfo, read_manifest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from lightretriever.artifacts.bundle.writer import BundleContent, TableInput, write_bundle
+from lightretriever.artifacts.bundle.writer import (
+    BundleContent,
+    TableInput,
+    query_vectors,
+    unrelated_queries,
+    write_bundle,
+)
 from lightretriever.artifacts.dense.index import background_ordinals
 from lightretriever.artifacts.errors import BundleError, CorpusError, LightRetrieverError, RecipeError
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
+from tests.support import tiny
+from tests.support.meaning import TEXTS, make_meaningful_bundle
 from tests.support.tampering import copy_of, edit_manifest, flip_bit
 from tests.support.tiny import make_tiny_bundle, tiny_batches, tiny_documents, train_tokenizer
 from tests.support.wordings import raises
@@ -184,3 +195,107 @@ def test_the_tokenizer_of_another_model_is_refused(tiny_path: Path, tmp_path: Pa
     edit_manifest(path, lambda record: record["files"]["tokenizer.json"].update(bytes=file.stat().st_size))
     with raises(BundleError, naming="tokenizer.json"):
         Bundle.open(path).tokenizer()
+
+
+def batch_of(rows: list[dict[int, int]]) -> EncodedBatch:
+    dense = np.random.default_rng(0).standard_normal((len(rows), 8)).astype(np.float32)
+    return tiny.batch_of([f"d{i}" for i in range(len(rows))], [b"{}"] * len(rows), dense, rows)
+
+
+def rows_of(batch: EncodedBatch) -> list[list[tuple[int, int]]]:
+    pairs = list(zip(batch.terms.tolist(), batch.impacts.tolist(), strict=True))
+    return [pairs[batch.indptr[i] : batch.indptr[i + 1]] for i in range(len(batch.indptr) - 1)]
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 30), st.integers(1, 65_535) | st.integers(1, 3), max_size=12), max_size=8),
+    st.none() | st.integers(1, 14),
+)
+def test_top_terms_are_those_of_highest_impact_then_lowest_id(rows: list[dict[int, int]], top_k: int | None) -> None:
+    expected = [sorted(sorted(row.items(), key=lambda pair: (-pair[1], pair[0]))[:top_k]) for row in rows]
+    kept = keep_top_terms(batch_of(rows), top_k)
+    assert rows_of(kept) == expected
+    assert kept.indptr.dtype == np.int64
+    assert kept.terms.dtype == np.int32
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_prefix_is_normalised_again_in_single_precision(dtype: type[np.floating[Any]]) -> None:
+    batch = batch_of([{1: 1}] * 5)
+    batch = dataclasses.replace(batch, dense=batch.dense.astype(dtype))
+    prefix = dense_prefix(batch, 3, first=0)
+    assert prefix.shape == (5, 3)
+    assert prefix.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(prefix, axis=1), 1, atol=1e-6)
+    cut = batch.dense[:, :3].astype(np.float32)
+    np.testing.assert_allclose(prefix, cut / np.linalg.norm(cut, axis=1, keepdims=True), atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_vectors_without_a_direction_are_refused(value: float) -> None:
+    batch = batch_of([{1: 1}] * 5)
+    batch.dense[3, :4] = value
+    with raises(CorpusError, naming="d3"):
+        dense_prefix(batch, 4, first=100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"terms": np.array([1, 2, 50])},
+        {"terms": np.array([-1, 2, 3])},
+        {"terms": np.array([2, 2, 3])},
+        {"impacts": np.array([1, 0, 5])},
+        {"impacts": np.array([1, 65_536, 5])},
+    ],
+)
+def test_terms_and_impacts_out_of_bounds_are_refused(change: dict[str, Any]) -> None:
+    batch = batch_of([{1: 1, 2: 2}, {1: 3}])
+    check_batch(batch, 50)
+    with raises(CorpusError, naming="d"):
+        check_batch(dataclasses.replace(batch, **change), 50)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_meaningful_bundle(tmp_path_factory.mktemp("meaning") / "bundle")
+
+
+def best_scores(bundle: Bundle, queries: list[np.ndarray]) -> list[float]:
+    table, index = bundle.table("search"), bundle.dense()
+    return [float(index.search(vector, 1)[1][0]) for vector in query_vectors(table, queries)]
+
+
+def test_the_manifest_has_the_scores_that_few_unrelated_queries_reach_and_related_ones_do(bundle: Bundle) -> None:
+    match = bundle.manifest.tasks["search"].match
+    assert match is not None
+    scores = np.array(best_scores(bundle, unrelated_queries(bundle.tokenizer())))
+    assert match.queries == len(scores) == 1000
+    assert np.mean(scores >= match.weak) == pytest.approx(0.05, abs=0.01)
+    assert np.mean(scores >= match.strong) == pytest.approx(0.005, abs=0.002)
+    related = best_scores(bundle, list(bundle.tokenizer().as_queries(title for title, _ in TEXTS)))
+    assert np.mean(np.array(related) >= match.weak) >= 0.9
+    assert read_manifest(bundle.path).tasks["search"].match == match
+    assert verify_bundle(bundle.path) == []
+
+
+def test_the_same_tokenizer_gives_the_same_queries_of_whole_words(bundle: Bundle) -> None:
+    tokenizer = bundle.tokenizer()
+    queries = unrelated_queries(tokenizer)
+    assert [query.tolist() for query in queries] == [query.tolist() for query in unrelated_queries(tokenizer)]
+    assert {len(query) for query in queries} == {2, 4, 6, 8}
+    assert all(tokenizer.token(int(token)).isalpha() for query in queries for token in query)
+
+
+def test_a_small_vocabulary_gives_no_thresholds(tmp_path: Path) -> None:
+    tiny, few = make_tiny_bundle(tmp_path / "tiny", documents=20), make_meaningful_bundle(tmp_path / "b", invented=50)
+    for bundle in (tiny, few):
+        assert unrelated_queries(bundle.tokenizer()) == []
+        assert [task.match for task in bundle.manifest.tasks.values()] == [None] * len(bundle.manifest.tasks)
+        assert b'"match"' not in bundle.manifest.to_bytes()
+
+
+@pytest.mark.parametrize(("weak", "strong"), [(0.5, 0.4), (float("nan"), 0.5), (-2.0, 0.5), (0.2, 7.0)])
+def test_impossible_thresholds_are_refused(weak: float, strong: float) -> None:
+    with pytest.raises(ValidationError):
+        MatchThresholds(weak=weak, strong=strong, queries=1000)

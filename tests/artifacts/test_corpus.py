@@ -3,11 +3,17 @@ import gzip
 import json
 import lzma
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.corpus.beir import Corpus, read_ids, read_qrels, read_queries
+from lightretriever.artifacts.documents import document
+from lightretriever.artifacts.documents.fields import FieldKind, indexed_values, milliseconds
 from lightretriever.artifacts.errors import CorpusError
+from tests.support.tampering import copy_of, edit_manifest, rewrite_lucene
+from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
 
 GOOD = {"_id": "a", "title": "T", "text": "x"}
@@ -146,3 +152,132 @@ def test_a_mark_and_other_line_ends_are_read(tmp_path: Path) -> None:
     content = '\ufeff{"_id": "q\u2028\x85", "text": "x"}\n\ufeff{"_id": "2", "text": "y"}'
     (tmp_path / "queries.jsonl").write_text(content)
     assert read_queries(tmp_path) == {"q\u2028\x85": "x", "2": "y"}
+
+
+DOCUMENTS: dict[str, tuple[dict[str, Any], bool]] = {
+    "512 bytes of id": ({"_id": "ä" * 256, "text": "x"}, True),
+    "513 bytes of id": ({"_id": "ä" * 256 + "a", "text": "x"}, False),
+    "line break in the id": ({"_id": "a\nb", "text": "x"}, False),
+    "long name": ({"_id": "a", "text": "x", "f" * 200: 1}, True),
+    "many fields": ({"_id": "a", "text": "x", **{f"f{n}": 1 for n in range(9_998)}}, True),
+    "more fields": ({"_id": "a", "text": "x", **{f"f{n}": 1 for n in range(9_999)}}, False),
+    "large": ({"_id": "a", "text": "x" * 20_000}, True),
+    "larger": ({"_id": "a", "text": "x" * 300_000}, False),
+}
+
+
+@pytest.fixture(autouse=True)
+def smaller_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB take seconds; what is compared is who looks at the bound."""
+    monkeypatch.setattr(document, "MAX_DOCUMENT_BYTES", 200_000)
+
+
+def read(record: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(record))
+    assert len(list(Corpus(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_reader_knows_the_bounds(tmp_path: Path, name: str) -> None:
+    record, good = DOCUMENTS[name]
+    if good:
+        read(record, tmp_path)
+    else:
+        with pytest.raises(CorpusError):
+            read(record, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["larger", "more fields"])
+def test_verify_shares_the_bounds(tiny_path: Path, tmp_path: Path, name: str) -> None:
+    record, good = DOCUMENTS[name]
+    damaged = copy_of(tiny_path, tmp_path)
+    documents = tiny_documents()
+    raws = [document.raw for document in documents]
+    raws[5] = json.dumps({**record, "_id": documents[5].id, "title": "t"}).encode()
+    rewrite_lucene(damaged, [document.id for document in documents], raws)
+    problems = {problem.message for problem in verify_bundle(damaged)}
+    assert ("document 5 can't be served" in problems) != good
+
+
+def test_a_line_that_is_too_long_is_a_bad_line_like_others(tmp_path: Path) -> None:
+    good = '{"_id": "%s", "text": "x"}\n'
+    large = json.dumps({"_id": "b", "text": "x" * 300_000}) + "\n"
+    (tmp_path / "corpus.jsonl").write_text(good % "a" + large + good % "c")
+    with raises(CorpusError, naming="corpus.jsonl, line 2"):
+        list(Corpus(tmp_path))
+    corpus = Corpus(tmp_path, skip_bad=True)
+    assert [document.id for document in corpus] == ["a", "c"]
+    assert corpus.skipped.count == 1
+
+
+def test_all_names_of_fields_are_in_the_manifest_and_verified(tiny_path: Path, tmp_path: Path) -> None:
+    damaged = copy_of(tiny_path, tmp_path)
+    edit_manifest(damaged, lambda manifest: manifest["field_names"].remove("year"))
+    (problem,) = verify_bundle(damaged)
+    assert (problem.file, problem.message) == ("manifest.json", "field_names")
+    assert (problem.expected, problem.found) == ("['_id', 'text', 'title']", "['_id', 'text', 'title', 'year']")
+
+
+FIELDS: dict[str, FieldKind] = {"source": "keyword", "year": "number", "published": "date"}
+
+
+@pytest.mark.parametrize(
+    ("document", "values"),
+    [
+        ({}, []),
+        ({"source": None, "year": None, "other": 3}, []),
+        ({"source": "wiki", "year": 2020}, [("source", "wiki"), ("year", "2020.0")]),
+        (
+            {"source": ["a", "ü", ""], "year": [1, 2.5]},
+            [("source", "a"), ("source", "ü"), ("source", ""), ("year", "1.0"), ("year", "2.5")],
+        ),
+        ({"source": True}, [("source", "true")]),
+        ({"year": -0.0}, [("year", "0.0")]),
+        ({"published": ["1970-01-01", "1970-01-02T00:00:01+01:00"]}, [("published", "0"), ("published", "82801000")]),
+        ({"source": []}, []),
+    ],
+)
+def test_values(document: dict[str, object], values: list[tuple[str, str]]) -> None:
+    assert indexed_values(document, FIELDS) == values
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"source": 3}, 'field "source": expected a text, found 3'),
+        ({"source": ["a", {"b": 1}]}, "expected a text, found {'b': 1}"),
+        ({"source": "x" * 40_000}, "at most 32,766 bytes, this one has 40,000"),
+        ({"source": "\ud800"}, "not valid Unicode"),
+        ({"year": "2020"}, "field \"year\": expected a number, found '2020'"),
+        ({"year": True}, "expected a number, found True"),
+        ({"year": 10**400}, "expected a finite number"),
+        ({"year": float("nan")}, "expected a finite number, found nan"),
+        ({"published": 2020}, "expected a date such as 2024-05-31"),
+        ({"published": "last year"}, "found 'last year'"),
+        ({"published": "2020-13-01"}, "expected a date"),
+        ({"published": "2024-05-31+02:00"}, "found '2024-05-31+02:00'"),
+        ({"published": "2024-05-31_12:00"}, "expected a date"),
+        ({"published": "2024-W22"}, "expected a date"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(document: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 # the message is looked at below
+        indexed_values(document, FIELDS)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1970-01-01T00:00:00.123456Z", 123),
+        ("1969-12-31T23:59:59.999Z", -1),
+        ("0001-01-01", -62_135_596_800_000),
+        ("9999-12-31T23:59:59Z", 253_402_300_799_000),
+        ("2024-02-29", 1_709_164_800_000),
+        ("20240229", 1_709_164_800_000),
+        ("2024-W09-4", 1_709_164_800_000),
+        ("2024-02-29 00:00+00:00", 1_709_164_800_000),
+    ],
+)
+def test_dates_are_milliseconds_since_1970(text: str, expected: int) -> None:
+    assert milliseconds(text) == expected

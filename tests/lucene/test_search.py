@@ -1,6 +1,7 @@
 """Lucene gives exactly what numpy gives, to the last bit."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightretriever.artifacts.documents.fields import Order
 from lightretriever.artifacts.errors import JavaError
 from lightretriever.artifacts.sparse.index import ImpactIndex, scores_of, weighted_ids, weighted_query
-from tests.lucene.support import Collection, named, named_query, opened, query, random_collection, search
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
+from tests.lucene.support import Collection, named, named_query, opened, query, random_collection, rows, search
 from tests.support.wordings import raises
 
 
@@ -183,3 +186,47 @@ def test_a_closed_index_says_so(written: Path) -> None:
     ):
         with raises(JavaError):
             call()
+
+
+COUNT = 3_000
+DATED = [number for number in range(COUNT) if number % 5]
+
+
+@pytest.fixture(scope="module")
+def dated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImpactIndex]:
+    """Of five documents one has no year."""
+    path, ids = tmp_path_factory.mktemp("where") / "lucene", [str(number) for number in range(COUNT)]
+    records = [{"_id": name, "text": "text", "year": [1900 + i] if i % 5 else []} for i, name in enumerate(ids)]
+    with ImpactIndexWriter(path, {"year": "number"}) as writer:
+        writer.add(ids, [b"{}"] * COUNT, *rows(*[{1: 1}] * COUNT), records=records)
+    with ImpactIndex.open(path) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "condition", [["nix"], ["and", "2", "exists", "a"], ["exists", "a", "more"], [], ["number", "year", "x", "1"]]
+)
+def test_a_condition_that_makes_no_sense_is_refused(dated: ImpactIndex, condition: list[str]) -> None:
+    with pytest.raises((ValueError, JavaError)):
+        dated.where(condition)
+
+
+def test_a_condition_of_thousands_of_parts(dated: ImpactIndex) -> None:
+    parts = [text for year in range(3000) for text in ("number", "year", f"{year}.0", f"{year}.0")]
+    found = dated.where(["or", "3000", *parts])
+    assert np.flatnonzero(np.unpackbits(found.bits, bitorder="little")).tolist() == [i for i in DATED if i < 1100]
+    assert found.count == dated.where(["number", "year", "0.0", "2999.0"]).count
+
+
+def test_without_an_order_they_come_as_they_were_written(dated: ImpactIndex) -> None:
+    for among, expected in ((None, list(range(COUNT))), (dated.where(["exists", "year"]), DATED)):
+        assert dated.listed(among, None, 0, 20).tolist() == expected[:20]
+        assert dated.listed(among, None, len(expected) - 3, 20).tolist() == expected[-3:]
+        assert dated.listed(among, None, COUNT, 20).tolist() == []
+
+
+def test_an_order_ends_when_it_is_late(dated: ImpactIndex) -> None:
+    with pytest.raises(TimeoutError):
+        dated.listed(None, Order("year", "number", descending=False), 0, 5, seconds=0.0)
+    with raises(ValueError):
+        dated.listed(None, None, -1, 5)
