@@ -13,9 +13,9 @@ from lightretriever.artifacts.dtypes import Float32Array
 from lightretriever.artifacts.errors import CorpusError
 from lightretriever.artifacts.evaluation.runs import measure, ranking, read_judged
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
 from lightretriever.artifacts.training.data import Hits
 from lightretriever.artifacts.training.mixture import TrainingSet
+from lightretriever.artifacts.training.objectives import QuerySide, corpus_scores
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, DevRecipe
 
 _DEPTH = 100

@@ -12,10 +12,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from lightretriever.artifacts.errors import ModelError
 from lightretriever.artifacts.evaluation.searching import OpenSearcher
 from lightretriever.artifacts.reports import ProgressBar
-from lightretriever.artifacts.training.contrastive import Contrastive
 from lightretriever.artifacts.training.engine import Engine, out_of_memory, too_large
-from lightretriever.artifacts.training.likelihood import Likelihood
 from lightretriever.artifacts.training.mixture import Mixture, StepContext
+from lightretriever.artifacts.training.objectives import Contrastive, Likelihood
 from lightretriever.artifacts.training.recipe import LikelihoodStage, Stage, TrainRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers

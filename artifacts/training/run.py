@@ -30,7 +30,6 @@ from lightretriever.artifacts.files.workdir import check_plan, write_atomically
 from lightretriever.artifacts.pipeline.model import CHARS_PER_TOKEN, software
 from lightretriever.artifacts.tokens.idf import IDF_FILE, count_tokens, load_idf, save_idf
 from lightretriever.artifacts.training.adapter import load_for_training, marker, model_card
-from lightretriever.artifacts.training.contrastive import QuerySide
 from lightretriever.artifacts.training.data import (
     chosen,
     data_lines,
@@ -43,6 +42,7 @@ from lightretriever.artifacts.training.data import (
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev, ranked
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.mixture import Progress, TrainingSet
+from lightretriever.artifacts.training.objectives import QuerySide
 from lightretriever.artifacts.training.recipe import ContrastiveStage, TrainRecipe
 
 CHECKPOINT = "checkpoint.pt"

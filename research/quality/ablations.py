@@ -40,11 +40,11 @@ from lightretriever.artifacts.pipeline.recipe import read_recipe
 from lightretriever.artifacts.pipeline.states import packed_states
 from lightretriever.artifacts.reports import aligned
 from lightretriever.artifacts.training.adapter import load_for_training
-from lightretriever.artifacts.training.contrastive import ROW_TOKENS, QuerySide, read_tokens, token_means
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev, measured
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.loop import run_stages
 from lightretriever.artifacts.training.losses import cosine_scores
+from lightretriever.artifacts.training.objectives import ROW_TOKENS, QuerySide, read_tokens, token_means
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DevRecipe, TrainRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.loadtest.program import option, program

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix
-from lightretriever.artifacts.training.contrastive import QuerySide
 from lightretriever.artifacts.training.dev import DevSet, measured
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import cosine_scores
+from lightretriever.artifacts.training.objectives import QuerySide
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DevRecipe, TrainRecipe
 from research.quality import ablations, evaluate
 from tests.support.models import load

@@ -16,11 +16,11 @@ from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import pack
 from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.artifacts.training.adapter import Adapter
-from lightretriever.artifacts.training.contrastive import Contrastive, QuerySide, corpus_scores, document_outputs
 from lightretriever.artifacts.training.dev import DevSet, evaluate_dev
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.losses import cosine_scores, sparse_scores
 from lightretriever.artifacts.training.mixture import Batch, Example, StepContext, TrainingSet
+from lightretriever.artifacts.training.objectives import Contrastive, QuerySide, corpus_scores, document_outputs
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, FlopsRecipe, LoraRecipe, SetRecipe
 from tests.support.models import load
 from tests.support.states import padded_weights, token_states_naive

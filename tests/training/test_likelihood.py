@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from lightretriever.artifacts.pipeline.language_model import Reading, log_likelihoods
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.training.engine import Engine
-from lightretriever.artifacts.training.likelihood import Likelihood, corrupted
 from lightretriever.artifacts.training.mixture import Batch, Example, StepContext, TrainingSet
+from lightretriever.artifacts.training.objectives import Likelihood, corrupted
 from lightretriever.artifacts.training.recipe import DataRecipe, LikelihoodStage, SetRecipe
 
 DOCUMENTS, QUERIES = [[40, 41, 42, 43, 44], [50, 51], [60]], [[70, 71, 72], [73], [74, 75]]

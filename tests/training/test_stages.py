@@ -17,11 +17,11 @@ from lightretriever.artifacts.pipeline.language_model import Reading
 from lightretriever.artifacts.pipeline.model import adapter_settings
 from lightretriever.artifacts.training import contrastive, loop
 from lightretriever.artifacts.training.adapter import load_for_training
-from lightretriever.artifacts.training.contrastive import QuerySide, corpus_scores
 from lightretriever.artifacts.training.data import read_examples
 from lightretriever.artifacts.training.dev import ranked
 from lightretriever.artifacts.training.engine import Engine
 from lightretriever.artifacts.training.mixture import Batch, Example, TrainingSet
+from lightretriever.artifacts.training.objectives import QuerySide, corpus_scores
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, DistillationRecipe, TrainRecipe
 from lightretriever.artifacts.training.run import Run
 from lightretriever.artifacts.training.teachers import Teachers
