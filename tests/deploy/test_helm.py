@@ -225,9 +225,7 @@ def test_what_manifests_name_in_each_other_is_there() -> None:
         ({**CLAIM, "replicas": 3}, "additional properties 'replicas' not allowed"),
         ({**CLAIM, "settings": {"Deadline": 1}}, "Deadline"),
         ({"bundle": {"claim": "a", "subPath": "/bundle"}}, "subPath"),
-        ({**CLAIM, "service": {"port": 0}}, "port"),
     ],
-    ids=["no bundle", "two bundles", "unknown", "setting", "path", "port"],
 )
 def test_wrong_values_are_refused(values: dict[str, Any], message: str) -> None:
     run = helm("template", "search", CHART, values=values)

@@ -119,36 +119,22 @@ def test_every_command_and_every_option_has_a_help() -> None:
     assert [name for name, text in texts.items() if not text] == []
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+@pytest.mark.slow
+def test_the_site_has_every_page_the_navigation_of_the_start_page_and_nothing_from_elsewhere(tmp_path: Path) -> None:
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndocs:")[2]
     (options,) = re.findall(r"-m sphinx (.*) build/docs$", recipe, flags=re.MULTILINE)
-    command = [sys.executable, "-m", "sphinx", *options.split(), str(folder)]
+    command = [sys.executable, "-m", "sphinx", *options.split(), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    return folder
-
-
-@pytest.mark.slow
-def test_every_page_is_in_the_site(site: Path) -> None:
     for page in PAGES:
-        assert (site / page.relative_to(ROOT)).with_suffix(".html").is_file(), page
-
-
-@pytest.mark.slow
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+        assert (tmp_path / page.relative_to(ROOT)).with_suffix(".html").is_file(), page
     loading = r"""<(?:script|img|link rel=\"(?:stylesheet|preload|icon))[^>]*(?:src|href)="(?:https?:)?//"""
     styling = r"(?:@import|url\()\s*['\"]?(?:https?:)?//"
     for ending, foreign in (("html", loading), ("css", styling)):
-        files = list(site.rglob(f"*.{ending}"))
+        files = list(tmp_path.rglob(f"*.{ending}"))
         assert files
         assert [file for file in files if re.search(foreign, file.read_text(encoding="utf-8"))] == []
-
-
-@pytest.mark.slow
-def test_the_navigation_is_that_of_the_start_page(site: Path) -> None:
-    text = (site / "docs" / "index.html").read_text(encoding="utf-8")
+    text = (tmp_path / "docs" / "index.html").read_text(encoding="utf-8")
     captions = re.findall(r'<p class="caption"[^>]*><span class="caption-text">(.*?)</span>', text)
     how_to = ["How to prepare documents", "How to search", "How to run the service"]
     assert captions == ["Start here", *how_to, "Reference", "Background", "Laboratory"]

@@ -2,10 +2,8 @@
 how its archive and its corpus are made."""
 
 import gzip
-import io
 import json
 import os
-import random
 import re
 import tarfile
 from collections.abc import Callable, Iterator
@@ -172,40 +170,25 @@ def test_unpacks_again_only_when_the_archive_changed(source: Path, tmp_path: Pat
     assert contents(target) == contents(source)
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type = kind
-    info.linkname = "/etc/passwd"
-    return info
+def cut_off(archive: Path) -> None:
+    content = archive.read_bytes()
+    archive.write_bytes(content[: len(content) // 2])
 
 
-def truncated(source: Path, archive: Path) -> None:
-    (source / "tables.npy").write_bytes(random.Random(0).randbytes(100_000))
-    pack(source, archive)
-    archive.write_bytes(archive.read_bytes()[:60_000])
-    (source / "tables.npy").unlink()
+def lead_out(archive: Path) -> None:
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.addfile(tarfile.TarInfo("good"))
+        tar.addfile(tarfile.TarInfo("../out"))
 
 
-def with_member(bad: tarfile.TarInfo) -> Callable[[Path, Path], None]:
-    def write(source: Path, archive: Path) -> None:
-        with tarfile.open(archive, "w:xz") as tar:
-            tar.addfile(member("good"), io.BytesIO(b""))
-            tar.addfile(bad)
-
-    return write
-
-
-HARMFUL = [member("../out"), member("link", tarfile.SYMTYPE), member("hard", tarfile.LNKTYPE)]
-
-
-@pytest.mark.parametrize("damage", [truncated, *map(with_member, HARMFUL)])
+@pytest.mark.parametrize("damage", [cut_off, lead_out])
 def test_a_damaged_or_harmful_archive_leaves_everything_as_it_was(
-    source: Path, tmp_path: Path, damage: Callable[[Path, Path], None]
+    source: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
     pack(source, archive)
     unpack(archive, target)
-    damage(source, archive)
+    damage(archive)
     before = {path.name for path in tmp_path.iterdir()}
     with raises(BundleError, naming="bundle.tar.xz"):
         unpack(archive, target)

@@ -61,13 +61,9 @@ def test_searches_are_timed_by_stage_and_the_warm_up_is_not_among_them(fresh_cli
     assert min(float(key[2]) for key in found if key[0] == "stage_seconds_bucket") == 1e-5
 
 
-def test_gauges_tell_the_state_and_requests_and_errors_count(fresh_client: TestClient, tiny_bundle: Bundle) -> None:
+def test_requests_and_errors_count(fresh_client: TestClient) -> None:
     before = samples(fresh_client.get("/metrics").text)
-    assert (before["ready",], before["requests_in_flight",], before["documents",]) == (1, 1, 120)
-    assert {key[1] for key in before if key[0] == "abandoned_calls"} == {"requests", "dense"}
-    (labels,) = (key[1:] for key in before if key[0] == "bundle_info")
-    assert tiny_bundle.manifest.digest in labels
-    assert before["process_open_fds",] > 0
+    assert (before["ready",], before["requests_in_flight",], before["process_open_fds",] > 0) == (1, 1, True)
     fresh_client.post("/search", json={"query": "a"})
     fresh_client.post("/search", json={"query": ""})
     fresh_client.post("/search", content=b"{", headers={"content-type": "application/json"})
