@@ -21,7 +21,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.jvm import start_jvm
 from lightretriever.artifacts.sparse.vocabulary import VocabularyKind
 from tests.support.cluster import shared_cluster
-from tests.support.java import QUICK_JAVA
+from tests.support.machine import QUICK_JAVA
 from tests.support.tiny import BundleOf, make_tiny_bundle
 
 # No deadline per example: a busy machine would fail the test, not the code. Half as many examples as usual, new ones
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def jvm() -> None:
-    """Start this process's JVM, see `tests.support.java`."""
+    """Start this process's JVM, see `tests.support.machine`."""
     with patch.dict(os.environ, QUICK_JAVA):
         start_jvm()
 

@@ -154,6 +154,7 @@ def test_an_empty_batch_does_not_matter(write: Write, batches: list[EncodedBatch
         ({"documents": []}, CorpusError),
         ({"dimension": 0}, RecipeError),
         ({"dimension": HIDDEN + 1}, RecipeError),
+        ({"idf": np.ones(9, np.float32)}, BundleError),
         ({"tokenizer_file": Path("/nowhere/tokenizer.json")}, BundleError),
         ({"tables": {"default": TableInput("", np.ones((9, HIDDEN), np.float32))}}, BundleError),  # another tokenizer's
     ],

@@ -14,7 +14,7 @@ from lightretriever.artifacts.dense.build import build_dense_index, choose_param
 from lightretriever.artifacts.dense.index import DenseIndex, best_first
 from lightretriever.artifacts.dense.later import MIN_CODED, LaterIndex, LaterIndexWriter
 from lightretriever.artifacts.errors import BundleError
-from tests.support.memory import mapped_bytes
+from tests.support.machine import mapped_bytes
 from tests.support.vectors import Layout, laid_out, random_unit, recall, unit
 from tests.support.wordings import raises
 

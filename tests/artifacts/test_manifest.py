@@ -89,7 +89,8 @@ PATHS = ["/etc/passwd", "../outside", "a/../../b", "a//b", "./a", "a/", "", "a\\
 def test_paths_that_leave_the_bundle_are_refused(tiny_bundle: Bundle, path: str) -> None:
     for part, key, value in (
         ("files", path, {"bytes": 1, "sha256": "0" * 64, "xxh3": "0" * 32}),
-        *(("dense", "file", path), ("sparse", "directory", path), ("tokenizer", "file", path), ("fact", "file", path)),
+        *((part, "file", path) for part in ("dense", "tokenizer", "fact")),
+        *(("sparse", part, path) for part in ("directory", "idf")),
     ):
         record = record_of(tiny_bundle)
         (record["tasks"] if part == "fact" else record)[part][key] = value
@@ -124,6 +125,10 @@ def without_lucene(record: dict[str, Any]) -> None:
         lambda r: r["sparse"].update(vocabulary="words", language="klingon"),
         lambda r: r["sparse"].update(vocabulary="letters"),
         lambda r: r["sparse"].update(accelerate=True),
+        lambda r: r["sparse"].update(query_weights="tf"),
+        lambda r: r["sparse"].update(query_weights="idf_count"),
+        lambda r: r["sparse"].update(query_weights="idf_count", idf="idf.npy"),
+        lambda r: r["sparse"].update(idf="tokenizer.json"),
         lambda r: r.update(fusion={"dense": 0.5, "bm25": 0.5}),
         lambda r: r.update(name="x" * 5_000_000),
         lambda r: r["tasks"]["fact"].update(instruction="x" * 10_001),

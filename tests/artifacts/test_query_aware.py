@@ -1,4 +1,4 @@
-"""An index laid out by queries: the same scores, fewer documents looked at for those queries."""
+"""An index laid out by queries: fewer documents looked at for those queries, which see less of the codes' error."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ import pytest
 
 from lightretriever.artifacts.dense.build import build_dense_index, write_dense_index
 from lightretriever.artifacts.dense.index import DenseIndex
-from lightretriever.artifacts.dense.query_aware import build_query_aware_index, code_parts
+from lightretriever.artifacts.dense.query_aware import build_query_aware_index, code_parts, error_feedback_codes
 from lightretriever.artifacts.errors import BundleError
+from lightretriever.artifacts.sparse.jvm import start_jvm
 from tests.support.vectors import Layout, laid_out, random_unit, recall, unit
 from tests.support.wordings import raises
 
@@ -81,3 +82,66 @@ def test_queries_decide_where_there_are_some_and_many_documents(
     with laid_out(layout):
         index, found = build_dense_index(unit(vectors[:, :dimension]), unit(queries[:asked, :dimension]))
     assert (found, index.ntotal) == (name, COUNT)
+
+
+# ---- codes by error-feedback quantisation ----
+
+WIDE = 48
+
+
+@pytest.fixture(scope="module")
+def skewed() -> Vectors:
+    """Queries that have much in common, and differ in some directions more than in others."""
+    random = np.random.default_rng(1)
+    axes = np.linalg.qr(random.standard_normal((WIDE, WIDE)))[0]
+    return unit(3 * axes[0] + (random.standard_normal((2000, WIDE)) * 0.8 ** np.arange(WIDE)) @ axes)
+
+
+@pytest.fixture(scope="module")
+def stretched() -> Vectors:
+    return unit(np.random.default_rng(2).standard_normal((20_000, WIDE)) * np.linspace(0.5, 2, WIDE))
+
+
+def moment_of(queries: Vectors) -> Any:
+    moment = queries.T.astype(np.float64) @ queries / len(queries)
+    return moment + 0.1 * np.trace(moment) / WIDE * np.eye(WIDE)
+
+
+def coded(vectors: Vectors, moment: Any) -> tuple[Any, Any]:
+    """The codes, and the numbers of steps that they stand for."""
+    low = vectors.min(axis=0)
+    step = (vectors.max(axis=0) - low) / np.float32(255)
+    return error_feedback_codes(vectors, low, step, moment), (vectors - low) / np.maximum(step, 1e-9)
+
+
+def test_what_queries_have_nothing_to_do_with_is_rounded_to_the_nearest(stretched: Vectors) -> None:
+    codes, steps = coded(stretched, np.eye(WIDE))
+    assert np.abs(codes + 0.5 - steps).max() < 0.501
+
+
+def test_a_dimension_may_have_one_value_alone(stretched: Vectors, skewed: Vectors) -> None:
+    flat, moment, others = stretched.copy(), moment_of(skewed), np.arange(WIDE) != 7
+    flat[:, 7] = 0.25
+    codes, _ = coded(flat, moment)
+    assert not codes[:, 7].any()
+    np.testing.assert_array_equal(codes[:, others], coded(flat[:, others], moment[np.ix_(others, others)])[0])
+
+
+def test_codes_are_made_where_java_runs(stretched: Vectors, skewed: Vectors) -> None:
+    """Java leaves the main thread less of its stack, which some of LAPACK's routines overflow."""
+    start_jvm()
+    few, moment = stretched[:500], moment_of(skewed)
+    codes, _ = coded(np.concatenate([few] * 8, axis=1), np.kron(np.eye(8), moment))
+    assert (codes[:, :WIDE] == coded(few, moment)[0]).mean() > 0.99
+
+
+def test_the_index_has_such_codes(stretched: Vectors, skewed: Vectors) -> None:
+    index, _ = build_query_aware_index(stretched, skewed[::2], lists=16)
+    plain = faiss.IndexScalarQuantizer(WIDE, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    plain.train(stretched)
+    plain.add(stretched)
+    seen, nearest = (
+        np.square((one.reconstruct_n(0, one.ntotal) - stretched) @ skewed[1::2].T).mean()
+        for one in (faiss.downcast_index(index.refine_index), plain)
+    )
+    assert seen < 0.3 * nearest

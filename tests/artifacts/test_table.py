@@ -26,7 +26,7 @@ from lightretriever.artifacts.tokens.table import (
     scale_path,
     write_table,
 )
-from tests.support.memory import mapped_bytes
+from tests.support.machine import mapped_bytes
 from tests.support.wordings import raises
 
 DTYPES: tuple[TableDtype, ...] = ("float16", "float32", "int8")

@@ -22,8 +22,7 @@ from lightretriever.artifacts.evaluation.tune import (
 )
 from lightretriever.service.commands.evaluation import open_searcher
 from tests.support.commands import run, summary_of
-from tests.support.judged import write_judged
-from tests.support.searching import evaluate_bundle
+from tests.support.judged import evaluate_bundle, write_judged
 from tests.support.tiny import BundleOf, TinyDocument, make_tiny_bundle, tiny_documents
 from tests.support.wordings import raises
 

@@ -17,8 +17,8 @@ from opensearchpy import OpenSearch
 
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 from lightretriever.artifacts.errors import ClusterError, ClusterTimeoutError
-from tests.support.certificates import self_signed
 from tests.support.cluster import in_a_thread
+from tests.support.wire import self_signed
 from tests.support.wordings import raises
 
 OPENSEARCH = json.dumps({"version": {"distribution": "opensearch", "number": "3.6.0"}})

@@ -25,7 +25,7 @@ from tests.faults.commands import Command, Done, finished, run
 from tests.faults.conftest import Figure
 from tests.service.process import ROOT, SCRIPT, is_ready
 from tests.support.commands import only
-from tests.support.disk import small_disk
+from tests.support.machine import small_disk
 from tests.support.recipes import change
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import free_port, wait_until

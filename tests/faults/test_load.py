@@ -28,7 +28,7 @@ from tests.faults.traffic import Answer, Ask, ask, bare, clients, constant_rate,
 from tests.service.place import Place
 from tests.service.test_swap import flip
 from tests.service.test_workers import children
-from tests.support.memory import Held, held
+from tests.support.machine import Held, held
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from lightretriever.artifacts.live.overlay import Overlay, Snapshot
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.support.disk import full_disk, small_disk
+from tests.support.machine import full_disk, small_disk
 from tests.support.waiting import wait_until
 from tests.support.written import changeable
 

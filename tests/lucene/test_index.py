@@ -16,7 +16,7 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import JavaObject, java_class
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from tests.lucene.support import Collection, named_query, rows, search
-from tests.support.disk import full_disk
+from tests.support.machine import full_disk
 from tests.support.wordings import raises
 
 Array = npt.NDArray[Any]

@@ -15,7 +15,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB, java_call, java_class
 from tests.lucene.support import named_query, search
-from tests.support.memory import held
+from tests.support.machine import held
 
 FOLDER = Path(__file__).parents[2]
 

@@ -14,8 +14,7 @@ from lightretriever.artifacts.pipeline import language_model
 from lightretriever.artifacts.pipeline.language_model import instruction_prefix, quantise_top_k
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.states import SHARED, packed_states, token_states, visible
-from tests.support.models import load
-from tests.support.states import padded_weights, token_states_naive
+from tests.support.models import load, padded_weights, token_states_naive
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 TOKENS = torch.tensor([5, 17, 17, 200, 3, 96, 41])

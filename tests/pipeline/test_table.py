@@ -13,8 +13,8 @@ from lightretriever.artifacts.pipeline.language_model import LanguageModel, inst
 from lightretriever.artifacts.pipeline.model import Backbone, load_embedding_bag
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.stages import load_recipe_encoders, run_tables
+from tests.support.models import token_states_naive
 from tests.support.recipes import write_recipe
-from tests.support.states import token_states_naive
 from tests.support.wordings import raises
 
 INSTRUCTION = "Given a question, retrieve passages that answer it"

@@ -15,9 +15,8 @@ from lightretriever.artifacts.training.losses import cosine_scores
 from lightretriever.artifacts.training.objectives import QuerySide
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DevRecipe, TrainRecipe
 from research.quality import ablations, evaluate
-from tests.support.models import load
+from tests.support.models import load, token_states_naive
 from tests.support.recipes import save, training
-from tests.support.states import token_states_naive
 from tests.support.toy import save_toy_model, write_toy_set
 
 STAGE = {"kind": "contrastive", "steps": 2, "batch_size": 8, "negatives": 0, "full_kl": 0.5, "matryoshka": [16]}

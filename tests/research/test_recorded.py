@@ -13,7 +13,7 @@ from research.pages import objectives, results
 from research.quality.recorded import queries_file, read_queries_file, read_rows, record, result_rows
 from research.record import ROOT
 from tests.artifacts.test_evaluate import QRELS, SYSTEMS, write_dataset
-from tests.support.searching import evaluate_bundle
+from tests.support.judged import evaluate_bundle
 from tests.support.wordings import raises
 
 

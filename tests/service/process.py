@@ -11,7 +11,7 @@ from typing import Self
 
 import httpx2
 
-from tests.support.java import QUICK_JAVA, without_notes
+from tests.support.machine import QUICK_JAVA, without_notes
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """

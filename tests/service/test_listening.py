@@ -19,8 +19,8 @@ from lightretriever.service.serving.config import Loop, check_tls
 from lightretriever.service.serving.server import EXIT_ERROR, address_of, listening, run
 from lightretriever.service.settings import Settings
 from tests.service.process import Server
-from tests.support.certificates import openssl, self_signed
 from tests.support.waiting import wait_until
+from tests.support.wire import openssl, self_signed
 from tests.support.wordings import raises
 
 BOTH = [

@@ -22,9 +22,9 @@ from mcp.client.client import Client
 from lightretriever.service.client import AnswerError, SearchClient
 from tests.docs.pages import ROOT, blocks
 from tests.service.process import Server
-from tests.support.certificates import self_signed
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import free_port
+from tests.support.wire import self_signed
 
 _NGINX = """
 {user}

@@ -29,7 +29,7 @@ import pytest
 
 from lightretriever.artifacts.cluster.client import Cluster, ClusterAddress, connect
 from lightretriever.service.settings import Settings
-from tests.support.java import QUICK_JAVA
+from tests.support.machine import QUICK_JAVA
 
 _PORTS = range(10_000, 32_000)
 

@@ -1,8 +1,15 @@
-"""Queries and their judgments in BEIR layout."""
+"""Queries and their judgments in BEIR layout, and their evaluation with the engine that serves."""
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
+
+from lightretriever.artifacts.evaluation import evaluate
+from lightretriever.service.commands.evaluation import open_searcher
+
+#: As the command line puts them together.
+evaluate_bundle = partial(evaluate.evaluate_bundle, open_searcher)
 
 
 def write_queries(folder: Path, queries: Mapping[str, str] | Iterable[str]) -> Path:

@@ -22,8 +22,7 @@ from lightretriever.artifacts.training.losses import cosine_scores, sparse_score
 from lightretriever.artifacts.training.mixture import Batch, Example, StepContext, TrainingSet
 from lightretriever.artifacts.training.objectives import Contrastive, QuerySide, corpus_scores, document_outputs
 from lightretriever.artifacts.training.recipe import ContrastiveStage, DataRecipe, FlopsRecipe, LoraRecipe, SetRecipe
-from tests.support.models import load
-from tests.support.states import padded_weights, token_states_naive
+from tests.support.models import load, padded_weights, token_states_naive
 from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
 

@@ -16,10 +16,9 @@ from lightretriever.artifacts.training import loop
 from lightretriever.artifacts.training.adapter import Adapter
 from lightretriever.artifacts.training.recipe import LoraRecipe, TrainRecipe
 from tests.support.commands import ROOT, run
-from tests.support.judged import write_judged
+from tests.support.judged import evaluate_bundle, write_judged
 from tests.support.models import load
 from tests.support.recipes import save, training, write_recipe
-from tests.support.searching import evaluate_bundle
 from tests.support.wordings import raises
 
 INSTRUCTION = "find"
