@@ -66,9 +66,7 @@ def test_it_answers_searches_on_a_read_only_file_system_without_network(running:
         assert "Read-only file system" in refused.stderr, folder
 
 
-def test_any_user_may_run_it_without_rights_and_it_stops_gracefully(
-    running: Container, built: image.Built, bundle: Path
-) -> None:
+def test_any_user_may_run_it_without_rights_and_stop_it(running: Container, built: image.Built, bundle: Path) -> None:
     """OpenShift runs it as a user of the namespace's range, which the image does not know, in the group 0."""
     status = running.status()
     assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"10001"}
@@ -94,9 +92,7 @@ def test_the_health_check_tells_a_service_from_none(running: Container, built: i
         assert elsewhere.run(*check).returncode != 0
 
 
-def test_without_a_bundle_it_says_so_and_another_command_takes_the_place_of_serve(
-    built: image.Built, bundle: Path
-) -> None:
+def test_without_a_bundle_it_says_so_and_another_command_replaces_serve(built: image.Built, bundle: Path) -> None:
     with Container(built.root, built.config) as container:
         status, _, errors = container.wait()
     assert status == 2

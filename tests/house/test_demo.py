@@ -182,9 +182,7 @@ def lead_out(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut_off, lead_out])
-def test_a_damaged_or_harmful_archive_leaves_everything_as_it_was(
-    source: Path, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_bad_archive_leaves_all_as_it_was(source: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     archive, target = tmp_path / "bundle.tar.xz", tmp_path / "bundle"
     pack(source, archive)
     unpack(archive, target)

@@ -194,9 +194,7 @@ def test_a_search_is_a_span_with_its_stages_at_their_times(traced: TestClient, e
     assert before - 10**7 <= (whole.start_time or 0) <= (whole.end_time or 0) <= after + 10**7
 
 
-def test_the_caller_s_trace_goes_on(
-    traced: TestClient, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_trace_goes_on(traced: TestClient, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     traced.get("/documents/music", headers={"traceparent": TRACEPARENT, "tracestate": "vendor=1"})
     whole, stages = spans(exporter)
@@ -209,9 +207,7 @@ def test_the_caller_s_trace_goes_on(
     assert line["trace_id"] == TRACE
 
 
-def test_a_traceparent_that_is_none_begins_a_trace_and_who_wants_none_gets_none(
-    traced: TestClient, exporter: InMemorySpanExporter
-) -> None:
+def test_what_is_no_traceparent_begins_a_trace(traced: TestClient, exporter: InMemorySpanExporter) -> None:
     for given in ("", "nonsense", f"00-{'0' * 32}-{PARENT}-01", "ÿ", TRACEPARENT + "x" * 5000):
         assert traced.get("/livez", headers={b"traceparent": given.encode("latin-1")}).status_code == 200
         whole, _ = spans(exporter)
@@ -229,9 +225,7 @@ def test_every_search_of_a_batch_has_its_stages(traced: TestClient, exporter: In
     assert [names.count(name) for name in ("tokenize", "encode", "dense", "sparse", "fetch")] == [2, 1, 1, 2, 2]
 
 
-def test_errors_of_the_service_are_errors_of_the_span(
-    traced: TestClient, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_a_span(traced: TestClient, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
     assert traced.post("/search", json={}).status_code == 422
     whole, _ = spans(exporter)
     assert whole.status.status_code is StatusCode.UNSET

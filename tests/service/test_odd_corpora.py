@@ -222,9 +222,7 @@ def test_a_query_of_unknown_words_alone_has_no_tokens(engine: SearchEngine) -> N
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
-def test_a_vector_or_a_table_that_is_not_finite_fails_no_search(
-    tiny_bundle: Bundle, tmp_path: Path, value: float
-) -> None:
+def test_vectors_and_tables_not_finite_fail_no_search(tiny_bundle: Bundle, tmp_path: Path, value: float) -> None:
     for name in ("vector", "table"):
         bundle = copy_of(tiny_bundle.path, tmp_path / name)
         if name == "vector":

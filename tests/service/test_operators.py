@@ -247,7 +247,7 @@ def test_a_changed_document_has_its_new_phrases(tmp_path: Path) -> None:
         ("editor -日本語", set(), None),  # single signs are no words of theirs
     ],
 )
-def test_excluded_words_leave_documents_out_of_both_legs(
+def test_excluded_words_are_nowhere(
     engine: SearchEngine, query: str, without: set[str], told: list[str] | None
 ) -> None:
     if engine.settings.backend == "opensearch" and read_operators(query).excluded:

@@ -54,9 +54,7 @@ def top_of_the_first_hit(page: Page) -> float:
     return box["y"]
 
 
-def test_examples_and_files_are_shown_and_another_collection_is_one_click_away(
-    browser: Browser, files: Path, even: Path
-) -> None:
+def test_examples_files_and_another_collection_are_shown(browser: Browser, files: Path, even: Path) -> None:
     with live_bundles({"files": files, "notes": even}) as url, page_of(browser, url) as page:
         box, hits = page.get_by_role("searchbox"), page.locator("li.hit")
         examples = httpx2.get(f"{url}/info", timeout=60).json()["examples"]
@@ -96,9 +94,7 @@ def test_examples_and_files_are_shown_and_another_collection_is_one_click_away(
         assert page.evaluate("document.documentElement.scrollWidth") == 320
 
 
-def test_what_a_rule_added_how_a_hit_matches_and_the_first_hit_s_part_are_shown(
-    browser: Browser, even: Path, tmp_path: Path
-) -> None:
+def test_added_words_matches_and_the_share_of_the_first_hit(browser: Browser, even: Path, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text('synonyms: [{words: [bicycles], add: ["brakes <b>"]}]')
     with live_bundles(even, rules=rules) as url, page_of(browser, url, "/?q=repairing+bicycles") as page:

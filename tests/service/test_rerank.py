@@ -183,9 +183,7 @@ def test_a_late_model_is_not_waited_for(engine_with_model: SearchEngine, model: 
         search(engine_with_model, deadline_ms=1500, allow_partial=False)
 
 
-def test_searches_behind_a_model_that_hangs_are_answered(
-    engine_with_model: SearchEngine, model: Model, gate: threading.Event
-) -> None:
+def test_a_hanging_model_holds_nobody(engine_with_model: SearchEngine, model: Model, gate: threading.Event) -> None:
     model.answer = lambda request: (gate.wait(30), by_length(request))[1]
     body = {"query": "play music", "deadline_ms": 6000}
     with TestClient(create_app(engine_with_model)) as client, ThreadPoolExecutor(12) as clients:
@@ -206,9 +204,7 @@ def test_sorted_candidates_are_not_reranked(tmp_path: Path, model: Model) -> Non
             search(engine, sort={"field": "year"}, rerank=True)
 
 
-def test_info_says_that_there_is_a_model_in_the_query_path(
-    engine_with_model: SearchEngine, client: TestClient, model: Model
-) -> None:
+def test_info_tells_of_a_model(engine_with_model: SearchEngine, client: TestClient, model: Model) -> None:
     with TestClient(create_app(engine_with_model)) as with_model:
         assert with_model.get("/info").json()["rerank_top"] == 7
         assert with_model.post("/search", json={"query": "music"}).json()["timings_ms"]["rerank"] > 0

@@ -63,9 +63,7 @@ def test_pinned_documents_come_first_and_hidden_ones_never(client: TestClient, m
     assert [one for page in pages for one in ids(page)] == ids(answer)
 
 
-def test_rules_go_with_filters_groups_and_an_order_and_other_documents_keep_theirs(
-    client: TestClient, words_client: TestClient
-) -> None:
+def test_rules_go_with_filters_groups_and_an_order(client: TestClient, words_client: TestClient) -> None:
     with_rules = ids(ask(client, "play music", mode="sparse", k=50))
     others = ids(ask(words_client, "play music", mode="sparse", k=100))
     assert with_rules[2:] == [one for one in others if one not in ("cjk", "doc-60", "music", "doc-13")][:48]
@@ -187,9 +185,7 @@ def pinned(client: TestClient, path: str = "") -> str:
     return ids(client.post(f"{path}/search", json={"query": "text"}).json())[0]
 
 
-def test_a_changed_file_is_read_again_and_a_broken_one_is_told(
-    tiny_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_file_is_read_again(tiny_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "rules.json"
     write(path, {"pinned": [{"query": "text", "documents": ["cjk"], "collections": ["one"]}]})
     with Collections.open({"one": tiny_path, "two": tiny_path}, SETTINGS.model_copy(update={"rules": path})) as opened:

@@ -155,7 +155,7 @@ def test_without_a_match_a_snippet_is_the_beginning(words: QueryEncoder) -> None
         ("น้ำ", "น้ำใจ และ น้า", ["น้ำ", "น้"]),
     ],
 )
-def test_scripts_without_spaces_are_marked_by_pairs_of_signs(
+def test_scripts_without_spaces_are_marked_by_pairs(
     words: QueryEncoder, query: str, text: str, marks: list[str]
 ) -> None:
     assert marked(snippet_of(words, query, text, 200)) == marks

@@ -94,9 +94,7 @@ def client(current: Path) -> Iterator[TestClient]:
         yield client
 
 
-def test_an_engine_that_was_there_when_the_process_settled_is_freed(
-    client: TestClient, current: Path, versions: dict[str, Path]
-) -> None:
+def test_an_engine_of_a_frozen_heap_is_freed(client: TestClient, current: Path, versions: dict[str, Path]) -> None:
     engine = holder(client).engine
     engine.itself = engine  # type: ignore[attr-defined]  # only the collector can end it
     first = weakref.ref(engine)
@@ -218,9 +216,7 @@ def test_the_folder_is_watched(versions: dict[str, Path], tmp_path: Path) -> Non
         wait_until(lambda: served(client) == "one")
 
 
-def test_it_stops_while_a_bundle_warms_up(
-    current: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_stops_during_the_warm_up(current: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     entered, others = threading.Event(), threading.enumerate()
     warm_up = SearchEngine.warm_up
 
