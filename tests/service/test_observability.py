@@ -192,6 +192,10 @@ def test_a_search_is_a_span_with_its_stages_at_their_times(traced: TestClient, e
         assert (whole.start_time or 0) <= (stage.start_time or 0) <= (stage.end_time or 0) <= (whole.end_time or 0)
     # A clock of the day and one that only counts drift apart by microseconds; a mistake would be of another size.
     assert before - 10**7 <= (whole.start_time or 0) <= (whole.end_time or 0) <= after + 10**7
+    exporter.clear()
+    traced.post("/search/batch", json={"searches": [{"query": "a"}, {"query": "b", "mode": "sparse"}]})
+    names = [stage.name for stage in spans(exporter)[1]]
+    assert [names.count(name) for name in ("tokenize", "encode", "dense", "sparse", "fetch")] == [2, 1, 1, 2, 2]
 
 
 def test_a_trace_goes_on(traced: TestClient, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture) -> None:
@@ -216,13 +220,6 @@ def test_what_is_no_traceparent_begins_a_trace(traced: TestClient, exporter: InM
         exporter.clear()
     assert traced.get("/livez", headers={"traceparent": TRACEPARENT[:-1] + "0"}).status_code == 200
     assert exporter.get_finished_spans() == ()
-
-
-def test_every_search_of_a_batch_has_its_stages(traced: TestClient, exporter: InMemorySpanExporter) -> None:
-    traced.post("/search/batch", json={"searches": [{"query": "a"}, {"query": "b", "mode": "sparse"}]})
-    _, stages = spans(exporter)
-    names = [stage.name for stage in stages]
-    assert [names.count(name) for name in ("tokenize", "encode", "dense", "sparse", "fetch")] == [2, 1, 1, 2, 2]
 
 
 def test_errors_of_a_span(traced: TestClient, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:

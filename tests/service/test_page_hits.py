@@ -48,12 +48,6 @@ def even(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_meaningful_bundle(path, weights=LegWeights(dense=0.5, sparse=0.5)).path
 
 
-def top_of_the_first_hit(page: Page) -> float:
-    box = page.locator("li.hit").first.bounding_box()
-    assert box is not None
-    return box["y"]
-
-
 def test_examples_files_and_another_collection_are_shown(browser: Browser, files: Path, even: Path) -> None:
     with live_bundles({"files": files, "notes": even}) as url, page_of(browser, url) as page:
         box, hits = page.get_by_role("searchbox"), page.locator("li.hit")
@@ -88,7 +82,7 @@ def test_examples_files_and_another_collection_are_shown(browser: Browser, files
         page.set_viewport_size({"width": 360, "height": 780})
         search_for(page, "repairing bicycels")
         expect(page.locator("#meant")).to_have_text("Did you mean repairing bicycles?")
-        assert top_of_the_first_hit(page) <= 260
+        assert hits.first.evaluate("hit => hit.getBoundingClientRect().top") <= 260
         expect(page.get_by_role("heading", name="1 Repairing bicycles")).to_be_visible()
         page.set_viewport_size({"width": 320, "height": 568})
         assert page.evaluate("document.documentElement.scrollWidth") == 320
@@ -238,12 +232,6 @@ def test_no_more_is_asked_for_than_the_service_lists(browser: Browser, tiny_path
         expect(more(page)).to_be_hidden()
 
 
-def word_of(hit: Locator, word: str) -> Locator:
-    """The row of a word in the table of reasons."""
-    named = hit.page.locator("th", has_text=re.compile(rf"^{word}(\W|$)"))
-    return hit.locator(".why tbody tr").filter(has=named)
-
-
 def shown_shares(row: Locator) -> list[str]:
     return row.locator("td b").all_inner_texts()
 
@@ -290,7 +278,8 @@ def test_words_are_explained_where_the_terms_are_words(browser: Browser, meaning
         hit = page.locator("li.hit").first
         hit.get_by_text("Why this hit?").click()
         expect(hit.locator(".why")).to_contain_text("have 100 % of the query's terms.")
-        assert shown_shares(word_of(hit, "the"))[1] == "–"  # a stop word
+        row = hit.locator(".why tbody tr").filter(has=page.locator("th", has_text=re.compile(r"^the(\W|$)")))
+        assert shown_shares(row)[1] == "–"  # a stop word
         search_for(page, "honey, brakes and bicycle")  # in the order of the API
         hit.get_by_text("Why this hit?").click()
         expect(hit.locator(".why tbody th")).to_have_text(["honey", "brakes", "and", "bicycle", ","])

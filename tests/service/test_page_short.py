@@ -20,12 +20,10 @@ def test_injected_script_and_style_never_run(browser: Browser, site: str) -> Non
     with browser.new_page(base_url=site) as page:
         page.on("console", lambda message: messages.append(message.text))
         page.goto("/")
-        page.evaluate(
-            "document.body.insertAdjacentHTML('beforeend', '<style>h1 {color: red}</style><b onclick=\"1\">x</b>')"
-        )
-        page.evaluate(
-            "const s = document.createElement('script'); s.textContent = 'document.title = 1'; document.body.append(s)"
-        )
+        style = "<style>h1 {color: red}</style><b onclick='1'>x</b>"
+        page.evaluate("html => document.body.insertAdjacentHTML('beforeend', html)", style)
+        script = "const s = document.createElement('script'); s.text = 'document.title = 1'; document.body.append(s)"
+        page.evaluate(script)
         assert page.title() == "LightRetriever Search"
         assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") != "rgb(255, 0, 0)"
     assert any("Content Security Policy" in message for message in messages)

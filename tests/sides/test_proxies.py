@@ -45,36 +45,13 @@ http {{
 """
 
 
-@contextmanager
-def nginx(http: str, port: int, folder: Path) -> Iterator[None]:
+def nginx(http: str, port: int, folder: Path) -> AbstractContextManager[None]:
     """Run nginx with the content of `http { }`, until `port` is listened at, with its files in `folder`."""
     folder.mkdir(exist_ok=True)
     config = folder / "nginx.conf"
     user = "user root;" if os.geteuid() == 0 else ""  # the folders of pytest are their owner's alone
     config.write_text(_NGINX.format(user=user, folder=folder, http=http))
-    with _running([_program("nginx"), "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(config)], port):
-        yield
-
-
-@contextmanager
-def caddy(site: str, port: int, folder: Path) -> Iterator[None]:
-    """Run Caddy with the content of a Caddyfile, until `port` is listened at."""
-    folder.mkdir(exist_ok=True)
-    config = folder / "Caddyfile"
-    config.write_text("{\n    admin off\n    auto_https disable_redirects\n    skip_install_trust\n}\n" + site)
-    homes = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    with _running([_program("caddy"), "run", "--adapter", "caddyfile", "--config", str(config)], port, homes):
-        yield
-
-
-@contextmanager
-def haproxy(proxies: str, port: int, folder: Path) -> Iterator[None]:
-    """Run HAProxy with frontends and backends, until `port` is listened at."""
-    folder.mkdir(exist_ok=True)
-    times = "defaults\n    mode http\n    timeout connect 5s\n    timeout client 60s\n    timeout server 60s\n"
-    (folder / "haproxy.cfg").write_text(times + proxies + "\n")
-    with _running([_program("haproxy"), "-db", "-f", str(folder / "haproxy.cfg")], port):
-        yield
+    return _running([_program("nginx"), "-p", str(folder), "-e", str(folder / "error.log"), "-c", str(config)], port)
 
 
 def _program(name: str) -> str:
@@ -111,7 +88,7 @@ pytestmark = pytest.mark.slow
 PAGE = ROOT / "docs" / "howto" / "tls.md"
 ODD_IDS = ["https://example.org/a//b?x=1#y", "50% off", "a/../b", ".", "a\\b", "ü/é"]
 SEARCH = {"query": "play music", "k": 5}
-Running = AbstractContextManager[None]
+Proxy = Callable[[str, Path, Path, int], AbstractContextManager[None]]
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +122,7 @@ def documented(beginning: str) -> str:
     return found
 
 
-def documented_nginx(url: str, certificate: Path, folder: Path, port: int) -> Running:
+def documented_nginx(url: str, certificate: Path, folder: Path, port: int) -> AbstractContextManager[None]:
     """The page's nginx, with the location below a path in the server, in the words of the installed version."""
     below, location = documented("map $request_uri"), documented("location /find/")
     http = documented("upstream search").replace("    location / {", f"{location}    location / {{")
@@ -159,11 +136,16 @@ def documented_nginx(url: str, certificate: Path, folder: Path, port: int) -> Ru
     return nginx(below + http, port, folder)
 
 
-def documented_caddy(url: str, certificate: Path, folder: Path, port: int) -> Running:
+def documented_caddy(url: str, certificate: Path, folder: Path, port: int) -> AbstractContextManager[None]:
     """The page's Caddy, which gets a certificate in place of fetching one."""
     site = documented("search.example.org {").replace("127.0.0.1:8080", url.removeprefix("http://"))
     files = f"{certificate}/fullchain.pem {certificate}/privkey.pem"
-    return caddy(site.replace("search.example.org {", f"https://127.0.0.1:{port} {{\n    tls {files}"), port, folder)
+    site = site.replace("search.example.org {", f"https://127.0.0.1:{port} {{\n    tls {files}")
+    folder.mkdir()
+    config = folder / "Caddyfile"
+    config.write_text("{\n    admin off\n    auto_https disable_redirects\n    skip_install_trust\n}\n" + site)
+    homes = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    return _running([_program("caddy"), "run", "--adapter", "caddyfile", "--config", str(config)], port, homes)
 
 
 DOCUMENTED = [documented_nginx, documented_caddy]
@@ -179,9 +161,7 @@ def curl(*arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("proxy", DOCUMENTED)
-def test_a_documented_proxy_speaks_https_and_http2_and_names_the_client(
-    proxy: Callable[[str, Path, Path, int], Running], bundle: Path, certificate: Path, tmp_path: Path
-) -> None:
+def test_a_documented_proxy_speaks_tls_and_http2(proxy: Proxy, bundle: Path, certificate: Path, tmp_path: Path) -> None:
     port = free_port()
     with Server(bundle, environment={"LIGHTRETRIEVER_LOG_LEVEL": "info"}) as server:
         url = server.url
@@ -204,7 +184,7 @@ def test_a_documented_proxy_speaks_https_and_http2_and_names_the_client(
     assert line["client"] == "127.0.0.3"
 
 
-def bare_nginx(url: str, _: Path, folder: Path, port: int) -> Running:
+def bare_nginx(url: str, _: Path, folder: Path, port: int) -> AbstractContextManager[None]:
     """nginx with nothing but the address."""
     return nginx(f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {url}; }} }}", port, folder)
 
@@ -213,9 +193,7 @@ def bare_nginx(url: str, _: Path, folder: Path, port: int) -> Running:
     ("proxy", "path"),
     [(documented_nginx, ""), (documented_nginx, "/find"), (documented_caddy, ""), (bare_nginx, "")],
 )
-def test_any_id_reaches_the_service(
-    proxy: Callable[[str, Path, Path, int], Running], path: str, url: str, certificate: Path, tmp_path: Path
-) -> None:
+def test_any_id_reaches_the_service(proxy: Proxy, path: str, url: str, certificate: Path, tmp_path: Path) -> None:
     port = free_port()
     scheme = "https" if proxy in DOCUMENTED else "http"
     with (
@@ -272,7 +250,10 @@ def test_haproxys_own_check_fails_and_the_documented_one_passes(url: str, tmp_pa
         f"frontend at_{at}\n    bind 127.0.0.1:{at}\n    default_backend {name}\n"
         for at, name in ((port, "search"), (other, "plain"))
     )
-    with haproxy(fronts + backend + plain, port, tmp_path / "proxy"):
+    times = "defaults\n    mode http\n    timeout connect 5s\n    timeout client 60s\n    timeout server 60s\n"
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(f"{times}{fronts}{backend}{plain}\n")
+    with _running([_program("haproxy"), "-db", "-f", str(config)], port):
         while curl(f"http://127.0.0.1:{other}/livez")[0] != 503:  # until its checks have failed
             time.sleep(0.05)
         with SearchClient(f"http://127.0.0.1:{port}", timeout_s=120, attempts=1) as client:
