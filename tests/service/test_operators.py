@@ -3,7 +3,6 @@ document, its id, title or the title's head, which finds it first."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
@@ -28,7 +27,7 @@ from tests.support.wordings import raises
 from tests.support.written import changeable, impacts_of
 
 WRITTEN = [
-    TinyDocument("one", "Emacs", "It edits photos of galleries, and is no vim.", 2001),
+    TinyDocument("one", "Emacs: an extensible editor", "It edits photos of galleries, and is no vim.", 2001),
     TinyDocument("two", "Vim – the editor", "A text-editor for letters.", 2002),
     TinyDocument("three", "Nano", "The small editor of a text; no gallery.", 2003),
     TinyDocument("four", "Joe (Own Editor)", "State of the art: text editors.", 2004),
@@ -36,6 +35,12 @@ WRITTEN = [
     TinyDocument("six", "Libraries for C", "東日本語の本 in C libraries.", 2006),
     TinyDocument("seven", "ends in state", "of the art begins. Thé État, wi-fi and LINUX 6.1 kernel, don't.", 2007),
     TinyDocument("thousand", "Words", " ".join(f"word{number}" for number in range(1000)), 2008),
+    TinyDocument("image", "GNU  Image Manipulation Program", "It draws.", 2001),
+    TinyDocument("small", "Ｐico - small", "It writes.", 2004),
+    TinyDocument("vim", "Image library", "Nothing of it.", 2006),
+    TinyDocument("1984", "1984", "A novel.", 2007),
+    *(TinyDocument(f"part-{number}", "Shared page", "letters " * number, 2008) for number in range(1, 5)),
+    *(TinyDocument(f"many-{number}", "Chess game", "Many have this title.", 2010) for number in range(11)),
 ]
 OTHERS = [document for document in tiny_documents(60) if document.id not in ("music", "editor")]
 OF_ALL = {document.id for document in (*WRITTEN, *OTHERS)}
@@ -51,25 +56,23 @@ def write(engine: SearchEngine, *documents: TinyDocument) -> None:
     changeable(engine).write(changes, perf_counter() + 60)
 
 
-@contextmanager
-def searched(
-    request: pytest.FixtureRequest,
-    folder: Path,
-    written: list[TinyDocument],
-    others: list[TinyDocument],
-    positions: bool,
-) -> Iterator[SearchEngine]:
-    """Search documents of a bundle that is served here, from a cluster, or with `written` ones in a journal, which
+on_disk = pytest.mark.parametrize("engine", ["here", "live", "compacted"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=["here", "live", "compacted", "cluster"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
+    """Search documents of a bundle that is served here, from a cluster, or with those of `WRITTEN` in a journal, which
     another bundle may have taken up."""
-    place, settings, url, name = request.param, SETTINGS, "", f"{folder.name}-{os.getpid()}"
-    documents = others if place in ("live", "compacted") else [*others, *written]
+    place, settings, url, folder = request.param, SETTINGS, "", tmp_path_factory.mktemp("operators")
+    name = f"{folder.name}-{os.getpid()}"
+    documents = OTHERS if place in ("live", "compacted") else [*OTHERS, *WRITTEN]
     bundle = make_tiny_bundle(
-        folder / "tiny", vocabulary="words", positions=positions, documents=documents, fields={"year": "number"}
+        folder / "tiny", vocabulary="words", positions=True, documents=documents, fields={"year": "number"}
     )
     live = SETTINGS.model_copy(update={"live": folder / "live"})
     if place == "compacted":
         with SearchEngine.open(bundle, live) as before:
-            write(before, *written)
+            write(before, *WRITTEN)
         bundle, _ = compact(bundle, folder / "live", folder / "new")
         assert verify_bundle(bundle.path) == []
     elif place == "cluster":
@@ -79,19 +82,10 @@ def searched(
         settings = SETTINGS.model_copy(update={"opensearch_url": url, "opensearch_index": name})
     with SearchEngine.open(bundle, live if place == "live" else settings) as engine:
         if place == "live":
-            write(engine, *written)
+            write(engine, *WRITTEN)
         yield engine
     if place == "cluster":
         remove_indexes(url, name)
-
-
-on_disk = pytest.mark.parametrize("engine", ["here", "live", "compacted"], indirect=True)
-
-
-@pytest.fixture(scope="module", params=["here", "live", "compacted", "cluster"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
-    with searched(request, tmp_path_factory.mktemp("operators"), WRITTEN, OTHERS, positions=True) as engine:
-        yield engine
 
 
 def ask(engine: SearchEngine, query: str, **fields: object) -> SearchResponse:
@@ -285,26 +279,6 @@ def test_an_evaluation_takes_the_vectors_of_a_query_with_operators(engine: Searc
     assert [name for name, _ in looked_up] == [name for name, _ in plain]
 
 
-NAMED = [
-    TinyDocument("one", "GNU  Image Manipulation Program", "It edits photos of galleries.", 2001),
-    TinyDocument("two", "Emacs: an extensible editor", "It edits text, and is no vim.", 2002),
-    TinyDocument("three", "Vim – the editor", "Text is edited by letters.", 2003),
-    TinyDocument("four", "Ｎano - small", "An editor of text, no gallery.", 2004),
-    TinyDocument("five", "Joe (Own Editor)", "Text, and the photo of emacs.", 2005),
-    TinyDocument("vim", "Photo library", "Nothing of it.", 2006),
-    TinyDocument("1984", "1984", "A novel.", 2007),
-    *(TinyDocument(f"part-{number}", "Shared page", "letters " * number, 2008) for number in range(1, 5)),
-    *(TinyDocument(f"many-{number}", "Chess game", "Many have this title.", 2010) for number in range(11)),
-]
-
-
-@pytest.fixture(scope="module", params=["here", "live", "cluster"])
-def named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchEngine]:
-    others = [document for document in tiny_documents(60) if "music" not in document.id]
-    with searched(request, tmp_path_factory.mktemp("names"), NAMED, others, positions=False) as engine:
-        yield engine
-
-
 def ids(engine: SearchEngine, query: str, **fields: object) -> list[str]:
     return [hit.id for hit in ask(engine, query, **fields).hits]
 
@@ -313,45 +287,45 @@ def ids(engine: SearchEngine, query: str, **fields: object) -> list[str]:
 @pytest.mark.parametrize(
     ("query", "first"),
     [
-        ("gnu image\tMANIPULATION program ", ["one"]),
-        ("emacs", ["two"]),
-        ("Emacs: an extensible editor", ["two"]),
-        ("VIM", ["vim", "three"]),  # the id comes before the head of a title
-        ("nano", ["four"]),
-        ("joe", ["five"]),
-        ("photo library", ["vim"]),
+        ("gnu image\tMANIPULATION program ", ["image"]),
+        ("emacs", ["one"]),
+        ("Emacs: an extensible editor", ["one"]),
+        ("VIM", ["vim", "two"]),  # the id comes before the head of a title
+        ("pico", ["small"]),
+        ("joe", ["four"]),
+        ("image library", ["vim"]),
     ],
 )
-def test_a_name_finds_its_document_first(named: SearchEngine, query: str, first: list[str], mode: Mode) -> None:
-    assert ids(named, query, mode=mode)[: len(first)] == first
-    explained = named.search(SearchRequest(query=query, mode=mode, explain=True, k=20)).hits
+def test_a_name_finds_its_document_first(engine: SearchEngine, query: str, first: list[str], mode: Mode) -> None:
+    assert ids(engine, query, mode=mode)[: len(first)] == first
+    explained = engine.search(SearchRequest(query=query, mode=mode, explain=True, k=20)).hits
     notes = [hit.explanation.note for hit in explained if hit.explanation]
     note = "The query is the name of this document, its id or title, which puts it first."
     assert notes[: len(first)] == [note] * len(first)
     assert not any(notes[len(first) :])
 
 
-def test_documents_of_one_name_are_ordered_by_score(named: SearchEngine) -> None:
-    hits = named.search(SearchRequest(query="shared page", k=4)).hits
+def test_documents_of_one_name_are_ordered_by_score(engine: SearchEngine) -> None:
+    hits = engine.search(SearchRequest(query="shared page", k=4)).hits
     assert {hit.id for hit in hits} == {f"part-{number}" for number in range(1, 5)}
     scores = [hit.score for hit in hits]
     assert scores == sorted({*scores}, reverse=True)
 
 
-def test_a_name_changes_no_score(named: SearchEngine) -> None:
-    alone = {hit.id: hit.dense for hit in named.search(SearchRequest(query="emacs", k=100, mode="dense")).hits}
+def test_a_name_changes_no_score(engine: SearchEngine) -> None:
+    alone = {hit.id: hit.dense for hit in engine.search(SearchRequest(query="emacs", k=100, mode="dense")).hits}
     for explain in (False, True):
-        for hit in named.search(SearchRequest(query="emacs", k=30, explain=explain)).hits:
+        for hit in engine.search(SearchRequest(query="emacs", k=30, explain=explain)).hits:
             one = alone[hit.id]
             assert hit.dense is not None
             assert one is not None
             assert hit.dense.score == pytest.approx(one.score, abs=1e-6)
 
 
-def test_what_is_no_name_puts_nothing_first(named: SearchEngine) -> None:
+def test_what_is_no_name_puts_nothing_first(engine: SearchEngine) -> None:
     for query in ("chess game", "an extensible editor", "1984", "program"):
-        answer = named.search(SearchRequest(query=query, explain=True, k=20))
+        answer = engine.search(SearchRequest(query=query, explain=True, k=20))
         assert {hit.explanation.note for hit in answer.hits if hit.explanation} == {None}
-    assert "two" not in ids(named, "emacs", filter={"field": "year", "gt": 2002})
-    ordered = ids(named, "emacs", sort={"field": "year", "order": "desc"})
-    assert ordered[0] != "two"
+    assert "one" not in ids(engine, "emacs", filter={"field": "year", "gt": 2002})
+    ordered = ids(engine, "emacs", sort={"field": "year", "order": "desc"})
+    assert ordered[0] != "one"
