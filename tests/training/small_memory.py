@@ -9,12 +9,12 @@ import sys
 import torch
 
 from lightretriever.artifacts.pipeline.model import Backbone
-from lightretriever.artifacts.training import contrastive
+from lightretriever.artifacts.training import objectives
 from lightretriever.artifacts.training.mixture import Tensors
 from lightretriever.service.cli import main
 
 number, error, *arguments = sys.argv[1:]
-plain, passes = contrastive.document_outputs, 0
+plain, passes = objectives.document_outputs, 0
 
 
 def outputs(backbone: Backbone, sequences: list[list[int]]) -> Tensors:
@@ -26,6 +26,6 @@ def outputs(backbone: Backbone, sequences: list[list[int]]) -> Tensors:
     return plain(backbone, sequences)
 
 
-contrastive.document_outputs = outputs
+objectives.document_outputs = outputs
 sys.argv = ["lightretriever", *arguments]
 main()

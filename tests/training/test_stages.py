@@ -15,7 +15,7 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, ModelError, RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.language_model import Reading
 from lightretriever.artifacts.pipeline.model import adapter_settings
-from lightretriever.artifacts.training import contrastive, loop
+from lightretriever.artifacts.training import loop, objectives
 from lightretriever.artifacts.training.adapter import load_for_training
 from lightretriever.artifacts.training.data import read_examples
 from lightretriever.artifacts.training.dev import ranked
@@ -197,7 +197,7 @@ def test_a_leg_of_a_bundle_teaches_with_the_service_s_scores(toy: Path, bundle: 
 def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A memory that holds `limit` positions of documents in one pass, as a GPU's would, and nothing at pass number
     `fails_at`; and how often it `failed`."""
-    now, plain = SimpleNamespace(limit=10**9, fails_at=0, passes=0, failed=0), contrastive.document_outputs
+    now, plain = SimpleNamespace(limit=10**9, fails_at=0, passes=0, failed=0), objectives.document_outputs
 
     def outputs(backbone: Any, sequences: list[list[int]]) -> Any:
         now.passes += 1
@@ -206,7 +206,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has 1 GiB")
         return plain(backbone, sequences)
 
-    monkeypatch.setattr(contrastive, "document_outputs", outputs)
+    monkeypatch.setattr(objectives, "document_outputs", outputs)
     return now
 
 
