@@ -13,10 +13,10 @@ from lightretriever.artifacts.cluster.client import Cluster, only_index, read_me
 from lightretriever.artifacts.cluster.live import LiveIndex
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.errors import BundleError, ClusterError, CorpusError
+from tests.live.test_upsert import Upserted, counts
 from tests.pipeline.test_growing import COUNT, NEW
 from tests.support.cluster import remove_indexes
 from tests.support.commands import only, run, summary_of
-from tests.support.upserted import Upserted, counts
 from tests.support.wordings import raises
 
 NAME = f"upsert-{os.getpid()}"

@@ -4,25 +4,53 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, JournalError, RecipeError, ResumeError
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
 from lightretriever.service.search.engine import ENCODE_DOCUMENT, SearchEngine
 from lightretriever.service.settings import Settings, load_settings
-from tests.pipeline.test_growing import COUNT, NEW
+from tests.pipeline.test_growing import COUNT, NEW, write_recipe
 from tests.service.live import live
 from tests.support.commands import run, summary_of
 from tests.support.keys import keys_file
-from tests.support.upserted import Upserted, counts
 from tests.support.wordings import raises
 from tests.support.written import ENTRIES, KEY, ask, opened
 
 PLAIN = {name: NEW[name] for name in ("title", "text")}
+
+
+class Upserted:
+    """A recipe that was built, its bundle, and its corpus."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.recipe, self.corpus = write_recipe(folder, kind), folder / "corpus.jsonl"
+        self.write([{**line, "topic": f"t{number % 3}"} for number, line in enumerate(self.lines())])
+        run("build", self.recipe)
+        self.bundle = Bundle.open(folder / "bundle")
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.corpus.read_text("utf-8").splitlines()]
+
+    def write(self, lines: list[dict[str, Any]]) -> None:
+        self.corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def ids(self, ids: str) -> Path:
+        """Write a file of ids, with one a line."""
+        file = self.corpus.with_name("ids.txt")
+        file.write_text(ids)
+        return file
+
+
+def counts(summary: dict[str, Any]) -> dict[str, int]:
+    """Return the counts of `upsert`, by its summary."""
+    return {name: summary[name] for name in ("unchanged", "fields", "encoded", "created")}
 
 
 class Place(Upserted):

@@ -45,10 +45,9 @@ from tests.service.live import warm
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import only, run
-from tests.support.encoded import encoded_rows
 from tests.support.judged import write_queries
 from tests.support.models import write_corpus
-from tests.support.recipes import change
+from tests.support.recipes import change, encoded_rows
 from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
 

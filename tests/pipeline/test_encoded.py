@@ -38,9 +38,8 @@ from lightretriever.artifacts.reports import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
 from tests.faults.builds import files
 from tests.support.commands import ROOT, only, run
-from tests.support.encoded import encoded_rows, keep_texts, kept_texts
 from tests.support.models import write_corpus
-from tests.support.recipes import write_recipe
+from tests.support.recipes import encoded_rows, keep_texts, kept_texts, write_recipe
 from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
 

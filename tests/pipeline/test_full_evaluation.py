@@ -20,10 +20,9 @@ from lightretriever.artifacts.pipeline.sentence_models import load_biencoder
 from tests.artifacts.test_evaluate import QRELS, QUERIES, runs_in, write_dataset
 from tests.support.biencoder import save_biencoder, save_static
 from tests.support.commands import run
-from tests.support.encoded import encoded_rows
 from tests.support.judged import evaluate_bundle
 from tests.support.models import load
-from tests.support.recipes import write_recipe
+from tests.support.recipes import encoded_rows, write_recipe
 from tests.support.tiny import tiny_documents, train_tokenizer
 from tests.support.wordings import raises
 

@@ -26,8 +26,8 @@ from tests.faults.builds import content, files
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder, save_sparse_model
 from tests.support.commands import invoke, only, run, summary_of
-from tests.support.encoded import encoded_rows, kept_texts
 from tests.support.models import save_model, write_corpus
+from tests.support.recipes import encoded_rows, kept_texts
 
 COUNT = 60
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, shard_size=8)

@@ -20,9 +20,8 @@ from lightretriever.artifacts.sparse.index import ImpactIndex
 from lightretriever.artifacts.tokens.idf import save_idf
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.support.commands import only, run, summary_of
-from tests.support.encoded import encoded_rows
 from tests.support.models import load
-from tests.support.recipes import change, copied, write_recipe
+from tests.support.recipes import change, copied, encoded_rows, write_recipe
 from tests.support.wordings import raises
 
 DOCUMENTS = 12

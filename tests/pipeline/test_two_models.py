@@ -36,9 +36,8 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.biencoder import save_biencoder, save_dense_router, save_sparse_model
 from tests.support.commands import only, run
-from tests.support.encoded import encoded_rows
 from tests.support.models import save_model
-from tests.support.recipes import write_recipe
+from tests.support.recipes import encoded_rows, write_recipe
 from tests.support.tampering import copy_of, edit_json, edit_manifest, resign
 from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
