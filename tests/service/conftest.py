@@ -1,4 +1,4 @@
-"""Shared by the tests of the service: an engine and a client over the tiny bundle, and its contents as matrices."""
+"""Shared by the tests of the service: an engine and a client over the tiny bundle."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -15,7 +15,6 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.browsing import browsing, page_of
 from tests.service.live import client_of, live, live_bundles, warm
-from tests.service.reference import Corpus
 from tests.support.meaning import make_meaningful_bundle
 from tests.support.tiny import BundleOf, make_tiny_bundle
 
@@ -42,11 +41,6 @@ def client(engine: SearchEngine) -> Iterator[TestClient]:
     """The whole application over the engine of the module, in process."""
     with TestClient(create_app(engine)) as client:
         yield client
-
-
-@pytest.fixture(scope="session")
-def corpus(tiny_bundle: Bundle) -> Corpus:
-    return Corpus(tiny_bundle)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
@@ -16,9 +17,8 @@ from lightretriever.service.schemas import BatchResponse, EncodeRequest, SearchR
 from lightretriever.service.search.engine import SearchEngine
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
-from tests.service.reference import Corpus
 from tests.support.asking import ask, ids, without_times
-from tests.support.tiny import BundleOf
+from tests.support.tiny import BundleOf, tiny_documents
 
 QUERY = "play music from the terminal"
 LIKE = "doc-50"
@@ -159,8 +159,8 @@ def test_fields_are_those_asked_for(engine: SearchEngine) -> None:
         assert {frozenset(hit.fields) for hit in answer.hits} == {frozenset(expected)}
 
 
-def test_documents_come_whole_by_id(engine: SearchEngine, corpus: Corpus) -> None:
-    for document in corpus.documents:
+def test_documents_come_whole_by_id(engine: SearchEngine) -> None:
+    for document in tiny_documents():
         stored = engine.document(document.id)
         assert stored.fields == {"title": document.title, "text": document.text, "year": document.year}
     for missing in ("", "doc-1000", "MUSIC", "music ", "\x00", "\ud800", "é" * 5000):
@@ -168,17 +168,18 @@ def test_documents_come_whole_by_id(engine: SearchEngine, corpus: Corpus) -> Non
             engine.document(missing)
 
 
-def test_encode_shows_what_the_legs_see(engine: SearchEngine, corpus: Corpus) -> None:
+def test_encode_shows_what_the_legs_see(engine: SearchEngine) -> None:
     answer = engine.encode(EncodeRequest(text="play music music music", task="fact"))
-    ids = corpus.tokenizer.query_ids("play music music music")
-    mean = corpus.tables["fact"][ids].mean(axis=0)
+    tokenizer = engine.bundle.tokenizer()
+    ids = tokenizer.query_ids("play music music music")
+    mean = engine.bundle.table("fact").rows(np.array(ids)).mean(axis=0)
     assert answer.dense == pytest.approx((mean / (mean @ mean) ** 0.5).tolist(), abs=1e-6)
     assert answer.dimension == 16
     counts = {int(token): list(ids).count(token) for token in ids}
     assert {token.id: token.count for token in answer.tokens} == counts
-    assert [token.token for token in answer.tokens] == [corpus.tokenizer.token(token.id) for token in answer.tokens]
+    assert [token.token for token in answer.tokens] == [tokenizer.token(token.id) for token in answer.tokens]
     assert {int(term.term): term.count for term in answer.terms} == counts
-    assert [term.text for term in answer.terms] == [corpus.tokenizer.token(int(term.term)) for term in answer.terms]
+    assert [term.text for term in answer.terms] == [tokenizer.token(int(term.term)) for term in answer.terms]
     assert max(counts.values()) > 1
 
 

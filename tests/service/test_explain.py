@@ -32,10 +32,9 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.explain import explanations, query_words
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of
-from tests.service.reference import Corpus
 from tests.service.test_fusion import of_bytes, of_pieces
 from tests.support.legs import FailingLeg
-from tests.support.tiny import BundleOf, make_tiny_bundle, tiny_documents
+from tests.support.tiny import BundleOf, make_tiny_bundle, tiny_batches, tiny_documents
 
 KINDS: tuple[VocabularyKind, ...] = ("words", "tokens")
 SAMPLE = (
@@ -78,31 +77,30 @@ def sums(hit: Hit) -> dict[str, float | None]:
     }
 
 
-def test_dense_shares_are_those_of_brute_force_and_an_explanation_changes_no_hit(
-    engine: SearchEngine, corpus: Corpus
-) -> None:
+def test_dense_shares_are_those_of_brute_force_and_an_explanation_changes_no_hit(engine: SearchEngine) -> None:
     """Sums and impacts: tests/backends/test_random_requests.py."""
     query = "play music music terminal"
-    ids = list(corpus.tokenizer.query_ids(query))
-    rows = corpus.tables["default"].astype(np.float64)
-    length = np.linalg.norm(rows[ids].mean(axis=0)) * len(ids)
-    ordinals = {document.id: ordinal for ordinal, document in enumerate(corpus.documents)}
+    tokenizer, table = engine.bundle.tokenizer(), engine.bundle.table("default")
+    ids = list(tokenizer.query_ids(query))
+    length = np.linalg.norm(table.rows(np.array(ids)).sum(axis=0, dtype=np.float64))
+    batches = tiny_batches(tiny_documents(), tokenizer)
+    vectors = {name: vector for batch in batches for name, vector in zip(batch.ids, batch.dense, strict=True)}
+    texts = {document.id: document.full_text for document in tiny_documents()}
     explained = engine.search(SearchRequest(query=query, explain=True)).hits
     plain = engine.search(SearchRequest(query=query)).hits
     assert [hit.model_copy(update={"explanation": None}) for hit in explained] == plain
     for hit in explained:
-        vector = corpus.dense[ordinals[hit.id]]
         assert list(by_word(hit)) == ["play", "music", "terminal"]
         for word, shares in by_word(hit).items():
-            of_word = corpus.tokenizer.query_ids(word)
+            share = (table.rows(np.array(tokenizer.query_ids(word))) @ vectors[hit.id]).sum() / length
             assert shares.count == query.split().count(word)
-            assert shares.dense == pytest.approx(shares.count * (rows[of_word] @ vector).sum() / length, abs=1e-5)
+            assert shares.dense == pytest.approx(shares.count * share, abs=1e-5)
             for token in shares.tokens:
-                assert token.token == corpus.tokenizer.token(token.id)
+                assert token.token == tokenizer.token(token.id)
                 assert token.count == token.weight == ids.count(token.id)
-        own = set(corpus.tokenizer.query_ids(corpus.documents[ordinals[hit.id]].full_text))
+        own = set(tokenizer.query_ids(texts[hit.id]))
         for term in terms_of(hit):
-            assert term.text == corpus.tokenizer.token(int(term.term))
+            assert term.text == tokenizer.token(int(term.term))
             assert term.added == (bool(term.impact) and int(term.term) not in own)
 
 
@@ -199,19 +197,19 @@ def test_the_words_have_every_part_of_the_query_once(
         assert shares == pytest.approx(np.ones(count), abs=1e-9)
 
 
-def test_the_terms_of_a_document(
-    client: TestClient, corpus: Corpus, engines: dict[VocabularyKind, SearchEngine]
-) -> None:
-    for ordinal in (0, 1, 77):
-        document, impacts = corpus.documents[ordinal], corpus.impacts[ordinal]
+def test_the_terms_of_a_document(client: TestClient, engines: dict[VocabularyKind, SearchEngine]) -> None:
+    tokenizer = engines["tokens"].bundle.tokenizer()
+    encoded = next(tiny_batches(tiny_documents(), tokenizer))
+    for ordinal in (0, 1, 47):
+        document, place = tiny_documents()[ordinal], slice(*encoded.indptr[ordinal : ordinal + 2])
         terms = client.get(f"/terms/{quote(document.id, safe='')}").json()["terms"]
         assert [(-term["impact"], term["term"]) for term in terms] == sorted(
-            (-int(impacts[term]), str(term)) for term in np.flatnonzero(impacts)
+            (-int(impact), str(term)) for term, impact in zip(encoded.terms[place], encoded.impacts[place], strict=True)
         )
-        own = set(corpus.tokenizer.query_ids(document.full_text))
+        own = set(tokenizer.query_ids(document.full_text))
         for term in terms:
             assert term["in_text"] == (int(term["term"]) in own)
-            assert term["text"] == corpus.tokenizer.token(int(term["term"]))
+            assert term["text"] == tokenizer.token(int(term["term"]))
     with TestClient(create_app(engines["words"])) as of_words:
         terms = of_words.get("/terms/repeat").json()["terms"]
     assert {term["term"] for term in terms} == {"repeat", "music", "player", "termin"}
