@@ -15,18 +15,16 @@ from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.live.documents import Change
 from lightretriever.service.client import AnswerError, SearchClient
 from lightretriever.service.errors import DeadlineError, DocumentNotFoundError
-from lightretriever.service.http.app import create_app
 from lightretriever.service.observability.metrics import StageClock
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.search.live import get_document
 from lightretriever.service.settings import Settings
-from tests.service.live import live
 from tests.support.cluster import connected, own_cluster, proxied, served_by
 from tests.support.keys import keys_file
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises
-from tests.support.written import ENTRIES, NEW, VECTOR, ask, changeable, found, impacts_of, opened
+from tests.support.written import ENTRIES, NEW, VECTOR, changeable, found, impacts_of, opened
 
 NAME = f"documents-{os.getpid()}"
 
@@ -91,15 +89,6 @@ def test_documents_that_vanish_during_a_search(bundle: Bundle, settings: Setting
                 terms.result(60)
     with SearchEngine.open(bundle, settings) as again:  # the sample of documents lacks one
         again.warm_up()
-
-
-def test_a_bundle_on_this_machine_does_not_change(tiny_bundle: Bundle, settings: Settings) -> None:
-    own = Settings(deadline_ms=60_000, api_keys_file=settings.api_keys_file)
-    with SearchEngine.open(tiny_bundle, own) as engine, live(create_app(engine)) as url:
-        for method in ("PUT", "DELETE"):
-            answer = ask(method, f"{url}/documents/music", json={"fields": NEW})
-            assert (answer.status_code, answer.json()["kind"]) == (409, "immutable")
-            assert "build a new bundle" in answer.json()["detail"]
 
 
 @pytest.mark.slow

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from lightretriever.artifacts.bundle.reader import Bundle
-from lightretriever.artifacts.bundle.verify import verify_bundle
 from tests.support import recipes
-from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model
 from tests.support.toy import save_toy_model, write_toy_set
 
@@ -32,14 +30,6 @@ def write_train_recipe(folder: Path) -> Path:
     parts = {"lora": {"r": 8, "alpha": 16, "dropout": 0.1}, "stages": [{**contrastive, "steps": 3}, contrastive]}
     recipe = recipes.training(folder, folder / "model", folder / "pairs", **parts)
     return recipes.save(folder / "train.yaml", recipe)
-
-
-def write_distil_recipe(folder: Path) -> Path:
-    """A bi-encoder, a corpus, and a recipe of a distilled table for them, which is returned."""
-    distil = {"epochs": 4, "batch_size": 32, "held_out": 10}
-    model = save_biencoder(folder / "model")
-    encode = {"shard_size": 10}
-    return recipes.write_recipe(folder, model, documents=60, tasks={"search": ""}, encode=encode, distil=distil)
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -64,19 +54,3 @@ def files(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def adapter_files(folder: Path) -> dict[str, str]:
-    """All but the model card, which tells how long the training took."""
-    found = files(folder)
-    del found["README.md"]
-    assert "adapter_model.safetensors" in found
-    return found
-
-
-def assert_whole_or_absent(bundle: Path, older: int | None) -> None:
-    """Where a bundle is to appear there is nothing, the older one, or the new one. Never a part of one."""
-    if older is None and not bundle.exists():
-        return
-    assert verify_bundle(bundle) == []
-    assert Bundle.open(bundle).manifest.documents in (older, 40)

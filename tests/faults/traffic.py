@@ -187,6 +187,21 @@ _FUSIONS: Final[Sequence[dict[str, Any]]] = (
 )
 
 
+_MISTAKES: Final[Sequence[tuple[str, object, int]]] = (
+    ("/search", b"{", 400),
+    ("/search", {"query": 5}, 422),
+    ("/search", {"query": "music", "fields": ["nothing"]}, 422),
+    ("/search", {"query": "x" * 20_000}, 422),
+    ("/search", {"query": "music", "unknown": [[[]]] * 50}, 422),
+    ("/search/batch", {"searches": [{"query": "music"}, {"query": "music", "k": 0}]}, 422),
+    ("/search", {"query": "music"}, 401),
+    ("/encode", None, 405),
+    ("/documents/there-is-none", None, 404),
+    ("/nothing", None, 404),
+)
+"""Path, body and the status of the answer."""
+
+
 def searches(count: int, seed: int = 7) -> list[dict[str, Any]]:
     """`count` bodies of searches: all modes and fusions, some hits or many, some candidates or many, pages, fields."""
     chance = random.Random(seed)
@@ -196,9 +211,25 @@ def searches(count: int, seed: int = 7) -> list[dict[str, Any]]:
 def mix(key: str, count: int) -> list[Ask]:
     """`count` requests in the order in which they are asked: two thirds are searches, one in ten is a mistake."""
     chance = random.Random(7)
-    kinds = (_searching, _batch, _encode, _document, _operation, _mistake)
-    chosen = chance.choices(kinds, weights=(64, 4, 8, 8, 6, 10), k=count)
-    return [kind(chance, key) for kind in chosen]
+    paths = ("/search", "/search/batch", "/encode", "/documents", "/livez", "/nothing")
+    return [_made(path, chance, key) for path in chance.choices(paths, weights=(64, 4, 8, 8, 6, 10), k=count)]
+
+
+def _made(path: str, chance: random.Random, key: str) -> Ask:
+    if path == "/search":
+        return ask("POST", path, _search(chance), key=key)
+    if path == "/search/batch":
+        return ask("POST", path, {"searches": [_search(chance) for _ in range(chance.randint(1, 8))]}, key=key)
+    if path == "/encode":
+        return ask("POST", path, {"text": _query(chance)}, key=key)
+    if path == "/documents":
+        return ask("GET", f"{path}/doc-{chance.randrange(20, DOCUMENTS)}", key=key)
+    if path == "/livez":
+        path = chance.choice(["/metrics", path, "/readyz", "/info", "/", "/openapi.json"])
+        return ask("GET", path, same=path != "/metrics")
+    path, body, status = chance.choice(_MISTAKES)
+    method = "GET" if body is None else "POST"
+    return ask(method, path, body, key="lr_nobody" if status == 401 else key, status=status)
 
 
 def _query(chance: random.Random) -> str:
@@ -213,52 +244,3 @@ def _search(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.1:
         body |= {"offset": 20, "k": 10, "fields": ["title"], "task": "fact"}
     return body
-
-
-def _searching(chance: random.Random, key: str) -> Ask:
-    return ask("POST", "/search", _search(chance), key=key)
-
-
-def _batch(chance: random.Random, key: str) -> Ask:
-    body = {"searches": [_search(chance) for _ in range(chance.randint(1, 8))]}
-    return ask("POST", "/search/batch", body, key=key)
-
-
-def _encode(chance: random.Random, key: str) -> Ask:
-    return ask("POST", "/encode", {"text": _query(chance)}, key=key)
-
-
-def _document(chance: random.Random, key: str) -> Ask:
-    if chance.random() < 0.2:
-        return ask("GET", "/documents/there-is-none", key=key, status=404)
-    return ask("GET", f"/documents/doc-{chance.randrange(20, DOCUMENTS)}", key=key)
-
-
-def _operation(chance: random.Random, key: str) -> Ask:
-    path = chance.choice(["/metrics", "/livez", "/readyz", "/info", "/", "/openapi.json"])
-    return ask("GET", path, same=path != "/metrics")
-
-
-def _mistake(chance: random.Random, key: str) -> Ask:
-    return chance.choice(list(_mistakes(key)))
-
-
-def _mistakes(key: str) -> Iterator[Ask]:
-    for body, status in (
-        (b"{", 400),
-        ({}, 422),
-        ({"query": ""}, 422),
-        ({"query": 5}, 422),
-        ({"query": "music", "k": 1001}, 422),
-        ({"query": "music", "fields": ["nothing"]}, 422),
-        ({"query": "x" * 20_000}, 422),
-        ({"query": "music", "unknown": [[[]]] * 50}, 422),
-    ):
-        yield ask("POST", "/search", body, key=key, status=status)
-    yield ask(
-        "POST", "/search/batch", {"searches": [{"query": "music"}, {"query": "music", "k": 0}]}, key=key, status=422
-    )
-    yield ask("POST", "/search", {"query": "music"}, status=401)
-    yield ask("POST", "/search", {"query": "music"}, key="lr_nobody", status=401)
-    yield ask("GET", "/encode", key=key, status=405)
-    yield ask("GET", "/nothing", key=key, status=404)

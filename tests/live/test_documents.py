@@ -15,7 +15,7 @@ from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.support.cluster import connected, remove_indexes
 from tests.support.keys import keys_file
-from tests.support.written import ENTRIES, NEW, OTHER, READER, VECTOR, ask, found, impacts_of, lines
+from tests.support.written import ENTRIES, NEW, VECTOR, ask, found, impacts_of, lines
 
 NAME = f"live-{os.getpid()}"
 MOST = {"journal": 65_535, "cluster": 511}
@@ -207,10 +207,3 @@ def test_an_id_that_no_document_can_have(url: str, document_id: str) -> None:
     for method in ("GET", "DELETE"):
         answer = ask(method, path)
         assert (answer.status_code, answer.json()["kind"]) == (404, "document_not_found")
-
-
-def test_writing_needs_the_scope_admin_for_this_collection(url: str) -> None:
-    body = {"fields": NEW, "vector": VECTOR, "impacts": {"zebra": 5}}
-    for key, status in ((None, 401), (READER, 403), (OTHER, 403)):
-        assert ask("PUT", f"{url}/documents/bad", key, json=body).status_code == status
-        assert ask("DELETE", f"{url}/documents/music", key).status_code == status

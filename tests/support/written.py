@@ -18,8 +18,7 @@ from tests.support.keys import new_key
 
 KEY, _WHOLE = new_key("both", ["search", "admin"])
 READER, _READS = new_key("reader", ["search"])
-OTHER, _OTHERS = new_key("other", ["admin"], ["another"])
-ENTRIES = (_WHOLE, _READS, _OTHERS)
+ENTRIES = (_WHOLE, _READS)
 """Of the keys, for their file."""
 
 NEW = {"title": "Zebra", "text": "A zebra plays the xylophone.", "year": 2026}
