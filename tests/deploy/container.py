@@ -18,15 +18,6 @@ from pathlib import Path
 from typing import Any, Self
 
 NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts")
-ASK = """
-import sys, urllib.error, urllib.request
-request = urllib.request.Request(sys.argv[1], sys.argv[2].encode() or None, {"content-type": "application/json"})
-try:
-    answer = urllib.request.urlopen(request, timeout=60)
-except urllib.error.HTTPError as error:
-    answer = error
-print(answer.status, answer.read().decode())
-"""
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 0x1
 
 
@@ -63,8 +54,7 @@ class Container:
     @property
     def ready_line(self) -> str:
         """The first line of stdout, as soon as it is there."""
-        if self.process.stdout is None:
-            raise RuntimeError("there is no pipe")
+        assert self.process.stdout is not None
         return self.process.stdout.readline()
 
     @property
@@ -92,11 +82,12 @@ class Container:
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, str]:
         """Send a request to the service inside; POST where there is a body. Gives status and text."""
         enter = ["nsenter", "--target", str(self.pid), "--net"]
-        text = "" if body is None else json.dumps(body)
-        command = [*enter, sys.executable, "-c", ASK, f"http://127.0.0.1:8080{path}", text]
+        curl = ["curl", "--silent", "--show-error", "--max-time", "60", "--write-out", "\n%{http_code}"]
+        posted = [] if body is None else ["--header", "Content-Type: application/json", "--data", json.dumps(body)]
+        command = [*enter, *curl, *posted, f"http://127.0.0.1:8080{path}"]
         answer = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
-        status, _, content = answer.partition(" ")
-        return int(status), content.rstrip("\n")
+        content, _, status = answer.rpartition("\n")
+        return int(status), content
 
     def stop(self) -> tuple[int, str, str]:
         """Send SIGTERM to the first process, as an engine does; give exit status, stdout and stderr."""
@@ -121,11 +112,6 @@ def mount(*arguments: object) -> None:
     subprocess.run(["mount", *map(str, arguments)], check=True)
 
 
-def bind_read_only(source: Path, target: Path) -> None:
-    mount("--bind", source, target)
-    mount("-o", "remount,bind,ro", target)
-
-
 def build_walls(root: Path, bundle: Path | None) -> None:
     mount("--bind", root, root)
     mount("-t", "proc", "proc", root / "proc")
@@ -135,7 +121,8 @@ def build_walls(root: Path, bundle: Path | None) -> None:
         mount("--bind", f"/dev/{name}", root / "dev" / name)
     mount("-o", "remount,ro", root / "dev")
     if bundle is not None:
-        bind_read_only(bundle, root / "bundle")
+        mount("--bind", bundle, root / "bundle")
+        mount("-o", "remount,bind,ro", root / "bundle")
     mount("-o", "remount,bind,ro", root)
 
 

@@ -17,7 +17,7 @@ import pytest
 from lightretriever.loadtest.connection import search_requests
 from lightretriever.loadtest.generator import COUNTS, closed_loop, main, open_loop, run_loop
 from lightretriever.loadtest.process import ROOT
-from tests.client.scripted import Scripted, Step, answer, hang_up, stall_until
+from tests.client.scripted import Scripted, answer, hang_up, stall_until
 
 
 def requests(url: str, count: int = 50) -> list[bytes]:
@@ -26,15 +26,6 @@ def requests(url: str, count: int = 50) -> list[bytes]:
 
 def bodies(asked: Scripted) -> list[dict[str, Any]]:
     return [orjson.loads(request["body"]) for request in asked.seen]
-
-
-def raw(content: bytes) -> Step:
-    """Answer with bytes as they are, head and all."""
-
-    def step(handler: BaseHTTPRequestHandler) -> None:
-        handler.wfile.write(content)
-
-    return step
 
 
 def test_requests_come_at_the_rate_that_was_asked_for() -> None:
@@ -72,9 +63,13 @@ def test_waiting_for_a_server_that_stalls_is_not_hidden() -> None:
     assert result["lag_p99_ms"] >= 0.75 * stall * 1e3
 
 
+def break_rules(handler: BaseHTTPRequestHandler) -> None:
+    handler.wfile.write(b"this is no HTTP\r\n\r\n")
+
+
 def test_endings_are_told_apart() -> None:
     refusals = [answer({}, status) for status in (503, 504, 429, 500, 422)]
-    endings = [*refusals, hang_up, answer(b'{"hits":[],"degraded":["dense"]}'), raw(b"this is no HTTP\r\n\r\n")]
+    endings = [*refusals, hang_up, answer(b'{"hits":[],"degraded":["dense"]}'), break_rules]
     with Scripted(*endings, answer()) as asked:
         result = run_loop(open_loop(asked.url, requests(asked.url), rate=50, seconds=0.4, connections=1))
     counts = {kind: result[kind] for kind in COUNTS}

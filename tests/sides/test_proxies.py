@@ -23,7 +23,7 @@ from lightretriever.service.client import AnswerError, SearchClient
 from tests.docs.pages import ROOT, blocks
 from tests.service.process import Server
 from tests.support.tiny import TinyDocument, make_tiny_bundle
-from tests.support.waiting import free_port
+from tests.support.waiting import free_port, wait_until
 from tests.support.wire import self_signed
 
 _NGINX = """
@@ -63,14 +63,11 @@ def _program(name: str) -> str:
 
 @contextmanager
 def _running(command: list[str], port: int, more: dict[str, str] | None = None) -> Iterator[None]:
-    with subprocess.Popen(
-        command, env={**os.environ, **(more or {})}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
+    env = {**os.environ, **(more or {})}
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            while not _listens(port):
-                if process.poll() is not None:
-                    raise RuntimeError(f"{command[0]} has ended: {process.communicate()[1]}")
-                time.sleep(0.02)
+            wait_until(lambda: process.poll() is not None or _listens(port))
+            assert process.poll() is None, f"{command[0]} has ended: {process.communicate()[1]}"
             yield
         finally:
             process.terminate()
