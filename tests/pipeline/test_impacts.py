@@ -1,7 +1,8 @@
-"""Document expansion by the token table: the formula, what ranking it aims at, and a bundle that has it."""
+"""Impacts: of BM25, by hand and as Lucene ranks; and document expansion, its formula, aim and bundle."""
 
 import tracemalloc
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
 from lightretriever.artifacts.documents.bounds import MAX_IMPACT
 from lightretriever.artifacts.dtypes import Float32Array
-from lightretriever.artifacts.errors import ResumeError
+from lightretriever.artifacts.errors import CorpusError, ResumeError
+from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.pipeline.encoded import EncodedCorpus
-from lightretriever.artifacts.pipeline.impacts import Bm25Encoder, Expansion, word_rows
+from lightretriever.artifacts.pipeline.impacts import Bm25Encoder, Expansion, lucene_lengths, word_rows
 from lightretriever.artifacts.pipeline.later import LaterDocuments
 from lightretriever.artifacts.pipeline.recipe import Recipe, read_recipe
 from lightretriever.artifacts.pipeline.rows import ImpactRow, ImpactRows, ModelRows, TermCounts
 from lightretriever.artifacts.pipeline.store import TextStore
 from lightretriever.artifacts.pipeline.terms import SparseLeg, encoded_batches
+from lightretriever.artifacts.sparse.index import ImpactIndex
+from lightretriever.artifacts.sparse.jvm import java_call, java_class
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
+from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.pipeline.test_encoded import write
 from tests.pipeline.test_growing import write_recipe
@@ -31,10 +36,135 @@ from tests.support.recipes import change
 from tests.support.tiny import train_tokenizer
 from tests.support.wordings import raises
 
+WORDS = Vocabulary(None, "english")
+
+
+def counted(texts: Sequence[str], vocabulary: Vocabulary = WORDS, **parameters: float) -> Bm25Encoder:
+    given = {"k1": 0.9, "b": 0.4} | parameters
+    return Bm25Encoder.of(
+        TermCounts.of(vocabulary.terms_of(texts)), vocabulary, quantization=int(given.pop("quantization", 100)), **given
+    )
+
+
+def rows_of(encoder: Bm25Encoder, texts: Sequence[str]) -> list[dict[str, int]]:
+    rows = encoder.impacts(texts)
+    names = [*encoder.numbers]
+    return [
+        {names[term]: impact for term, impact in zip(terms.tolist(), impacts.tolist(), strict=True)}
+        for terms, impacts in rows
+    ]
+
+
+def test_a_document_by_hand() -> None:
+    """Two documents of 3 and 1 words: avgdl 2; one word is in both, the other in one."""
+    texts = ["fox wolf foxes", "fox", "the"]
+    encoder = counted(texts)
+    assert (encoder.documents, encoder.mean_length) == (2, 2.0)  # a text without a word is no document
+    long, short = (0.9 * (1 - 0.4 + 0.4 * length / 2) for length in (3, 1))
+    common, rare = np.log(1 + 0.5 / 2.5), np.log(1 + 1.5 / 1.5)
+    fox, wolf, alone = (round(100 * one) for one in (common * 2 / (2 + long), rare / (1 + long), common / (1 + short)))
+    assert rows_of(encoder, texts) == [{"fox": fox, "wolf": wolf}, {"fox": alone}, {}]
+    ((terms, impacts), *_) = encoder.impacts(texts)
+    assert (terms.dtype.name, impacts.dtype.name) == ("int32", "uint16")
+
+
+def test_lengths_are_rounded_as_lucene_rounds_them() -> None:
+    rounding = java_class("org.apache.lucene.util.SmallFloat")
+    lengths = np.append(np.arange(100_001), [2**20 - 1, 2**24, 2**30 + 7, 2**31 - 1])
+    expected = [java_call(rounding.byte4ToInt, java_call(rounding.intToByte4, length)) for length in lengths.tolist()]
+    np.testing.assert_array_equal(lucene_lengths(lengths), expected)
+
+
+def random_texts(lengths: Sequence[int], seed: int, vocabulary: int = 3000) -> list[str]:
+    """Texts of words whose frequencies are as in a language."""
+    shares = 1 / np.arange(2, vocabulary + 2)
+    words = np.random.default_rng(seed).choice(vocabulary, sum(lengths), p=shares / shares.sum())
+    return [" ".join(f"w{word}" for word in part) for part in np.split(words, np.cumsum(lengths)[:-1])]
+
+
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.2, 0.75), (0.0, 0.0), (2.0, 1.0)])
+def test_scores_are_those_of_lucenes_bm25(tmp_path: Path, k1: float, b: float) -> None:
+    """But for half an impact of each word, and words of all documents, which have at least 1."""
+    random = np.random.default_rng(1)
+    lengths = np.clip(random.lognormal(4, 0.9, 1000), 1, 500).astype(int).tolist()
+    texts, quantization = random_texts(lengths, seed=int(10 * k1)), 4000
+    ids = [str(number) for number in range(len(texts))]
+    encoder = counted(texts, quantization=quantization, k1=k1, b=b)
+    with ImpactIndexWriter(tmp_path / "impacts") as writer:
+        found = encoder.impacts(texts)
+        writer.add(ids, [b"{}"] * len(ids), found.terms.at, found.terms.values, found.impacts, [*encoder.numbers])
+    build_word_index(tmp_path / "words", ids, texts)
+    with ImpactIndex.open(tmp_path / "impacts") as impacts, WordIndex.open(tmp_path / "words") as words:
+        for query in random_texts(random.integers(1, 9, 40).tolist(), seed=6):
+            (terms,) = WORDS.terms_of([query])
+            bm25 = {int(name): score for name, score in words.ranked(query, len(texts), k1, b)}
+            weights = np.ones(len(terms), np.float32)
+            hits = impacts.find((terms, weights), len(texts), np.empty(0, np.int64))
+            assert {*hits.ordinals.tolist()} == bm25.keys()
+            theirs = [bm25[ordinal] for ordinal in hits.ordinals.tolist()]
+            np.testing.assert_allclose(hits.scores / quantization, theirs, rtol=1e-5, atol=len(terms) / quantization)
+
+
+def test_a_word_of_all_documents_finds_them() -> None:
+    """Its IDF among 3,000 is below 0.0002."""
+    texts = [f"fox w{number % 37}" for number in range(3_000)]
+    encoder = counted(texts)
+    assert encoder.idf(np.array([encoder.numbers["fox"]]))[0] < 2e-4
+    assert all(row["fox"] == 1 for row in rows_of(encoder, texts))
+
+
+def test_an_impact_is_no_higher_than_an_index_holds() -> None:
+    assert rows_of(counted(["fox", "wolf"], quantization=10**6), ["fox"]) == [{"fox": MAX_IMPACT}]
+
+
+def test_a_word_that_comes_later_is_in_no_document_yet() -> None:
+    texts = ["fox wolf", "fox bear"]
+    encoder = counted(texts)
+    again = Bm25Encoder.again(encoder.counted(), WORDS)
+    assert again.counted() == encoder.counted()
+    later = rows_of(again, ["fox lynx lynx"])[0]
+    assert set(later) == {"fox", "lynx"}
+    saturation = 0.9 * (1 - 0.4 + 0.4 * 3 / 2)
+    assert later["lynx"] == round(100 * np.log(1 + 2.5 / 0.5) * 2 / (2 + saturation))
+    assert again.counted() == encoder.counted()  # and is not kept
+    assert rows_of(again, texts) == rows_of(encoder, texts)
+
+
+def test_unknown_tokens_are_no_evidence() -> None:
+    """An emoji and a word of another script neither count, nor make their document longer."""
+    words = ["[UNK]", "music", "player", "text", "editor"]
+    pieces = Tokenizer(models.WordPiece({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
+    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = TextTokenizer.from_bytes(pieces.to_str().encode(), name="pieces")
+    plain, odd = ["music player", "text editor music"], ["music 🎉 player 党 🎉", "text editor music"]
+    assert tokenizer.unknown_id in tokenizer.encode(odd[0])
+    encoders = [counted(texts, Vocabulary(tokenizer, None)) for texts in (plain, odd)]
+    assert encoders[0].mean_length == encoders[1].mean_length == 2.5
+    assert rows_of(encoders[1], odd) == rows_of(encoders[0], plain)
+    with raises(CorpusError):
+        counted(["🎉"], Vocabulary(tokenizer, None))
+
+
+@pytest.mark.parametrize("texts", [[], ["", ""], ["the", "of"]])
+def test_a_corpus_without_terms_is_refused(texts: list[str]) -> None:
+    with raises(CorpusError):
+        counted(texts)
+
+
+def test_the_first_word_of_a_document_has_the_token_that_a_query_has(tmp_path: Path) -> None:
+    train_tokenizer(tmp_path / "tokenizer.json", ["a music player for a music file", "music for a player"] * 5)
+    tokenizer = TextTokenizer.from_file(tmp_path / "tokenizer.json")
+    texts = ["music files", "a file of music"]
+    first, second = rows_of(counted(texts, Vocabulary(tokenizer, None)), texts)
+    query = tokenizer.query_ids("music")
+    assert query != tokenizer.encode("music").tolist()
+    assert {str(token) for token in query} <= set(first) & set(second)
+
+
 W, D, N = 50, 8, 40
 
 
-def counted(frequencies: list[int], documents: int = N) -> Bm25Encoder:
+def of_counts(frequencies: list[int], documents: int = N) -> Bm25Encoder:
     """The counts of as many words, named w0, w1, ..., in so many documents."""
     names = {f"w{number}": number for number in range(len(frequencies))}
     counts = np.array(frequencies, np.int64)
@@ -56,7 +186,7 @@ def random_corpus(seed: int) -> tuple[Float32Array, Bm25Encoder, Float32Array, I
         terms = np.sort(random.choice(W, 6, replace=False)).astype(np.int32)
         sparse.append((terms, random.integers(1, 100, 6).astype(np.uint16)))
     frequencies = np.bincount(np.concatenate([terms for terms, _ in sparse]), minlength=W)
-    return rows, counted(np.maximum(frequencies, 2).tolist()), vectors, ImpactRows.of(sparse)
+    return rows, of_counts(np.maximum(frequencies, 2).tolist()), vectors, ImpactRows.of(sparse)
 
 
 def test_words_of_one_document_are_never_added() -> None:
@@ -66,7 +196,7 @@ def test_words_of_one_document_are_never_added() -> None:
     expansion = Expansion(ExpansionInfo(terms=9), rows, np.full(4, 2), mean, 100)
     assert expansion.impacts(vector, nothing)[0][0].tolist() == [0, 1, 2]
     own = impacts_of([([1], [10])])
-    found = Expansion.of(ExpansionInfo(terms=9, weight=0.5), rows, counted([2, 1, 5, 9]), mean, vector, own)
+    found = Expansion.of(ExpansionInfo(terms=9, weight=0.5), rows, of_counts([2, 1, 5, 9]), mean, vector, own)
     assert found.candidates.tolist() == [0, 2]  # word 3 has no row
     assert found.impacts(vector, nothing)[0][0].tolist() == [0, 2]
     [(terms, impacts)] = found.impacts(vector, own)
@@ -78,7 +208,7 @@ def test_the_most_frequent_words_are_candidates(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("lightretriever.artifacts.pipeline.impacts._MAX_CANDIDATES", 2)
     own = impacts_of([([1], [10])])
     ones = np.ones((4, 1), np.float32)
-    found = Expansion.of(ExpansionInfo(), ones, counted([3, 2, 9, 3]), np.zeros(1, np.float32), ones[:1], own)
+    found = Expansion.of(ExpansionInfo(), ones, of_counts([3, 2, 9, 3]), np.zeros(1, np.float32), ones[:1], own)
     assert found.candidates.tolist() == [0, 2]
 
 
@@ -127,7 +257,7 @@ def test_a_corpus_without_words_or_directions_is_left_as_it_is() -> None:
     same, two, all_one = np.repeat(vectors[:1], 2, axis=0), impacts_of([([3], [9])] * 2), impacts_of([([3], [9])] * N)
     flat = Expansion.of(ExpansionInfo(), rows, bm25, vectors[0], same, two)
     assert [row[1].tolist() for row in flat.impacts(same, two)] == [[9], [9]]
-    alone = Expansion.of(ExpansionInfo(), rows, counted([1] * W), vectors.mean(axis=0), vectors, all_one)
+    alone = Expansion.of(ExpansionInfo(), rows, of_counts([1] * W), vectors.mean(axis=0), vectors, all_one)
     assert alone.candidates.size == 0
     assert {tuple(terms) for terms, _ in alone.impacts(vectors, all_one)} == {(3,)}
 
