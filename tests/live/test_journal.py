@@ -37,10 +37,6 @@ def same(found: list[Record], numbers: range | list[int]) -> bool:
     ]
 
 
-def opened(folder: Path, bundle: Bundle) -> Journal:
-    return Journal(folder, bundle.manifest)
-
-
 def append(journal: Journal, *groups: list[int]) -> list[Record]:
     """Append records, each group at once; give what others had appended before."""
     with journal.writing(perf_counter() + SOON) as missed:
@@ -51,23 +47,8 @@ def append(journal: Journal, *groups: list[int]) -> list[Record]:
 
 
 def replayed(folder: Path, bundle: Bundle) -> list[Record]:
-    with opened(folder, bundle) as journal, journal.writing(perf_counter() + SOON) as found:
+    with Journal(folder, bundle.manifest) as journal, journal.writing(perf_counter() + SOON) as found:
         return found
-
-
-def file_of(folder: Path) -> Path:
-    return folder / "journal.sqlite"
-
-
-def test_what_was_appended_is_read_again(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with opened(tmp_path, tiny_bundle) as journal:
-        append(journal, [0], [1, 2, 3], [4])
-        assert journal.sequence == 5
-        with journal.writing(perf_counter() + SOON), journal.appending([Record("id-2")]):
-            pass
-    found = replayed(tmp_path, tiny_bundle)
-    assert same(found[:5], range(5))
-    assert found[5:] == [Record("id-2", None, None, {})]
 
 
 FORKED = """
@@ -122,11 +103,11 @@ def test_a_process_that_ends_leaves_the_log_to_those_that_go_on(
     tiny_bundle: Bundle, tmp_path: Path, other: str, beside: bool
 ) -> None:
     """The last connection to a database removes its log; another journal of this process, too, is not the last."""
-    with opened(tmp_path / "live", tiny_bundle) as journal:
+    with Journal(tmp_path / "live", tiny_bundle.manifest) as journal:
         append(journal, [0])
         if beside:
             replayed(tmp_path / "live", tiny_bundle)
-        subprocess.run([sys.executable, "-c", other, file_of(tmp_path / "live")], check=True, timeout=120)
+        subprocess.run([sys.executable, "-c", other, tmp_path / "live" / "journal.sqlite"], check=True, timeout=120)
         append(journal, [1])
         subprocess.run(["cp", "-a", tmp_path / "live", tmp_path / "killed"], check=True)
     assert same(replayed(tmp_path / "killed", tiny_bundle), [0, 1])
@@ -134,19 +115,19 @@ def test_a_process_that_ends_leaves_the_log_to_those_that_go_on(
 
 @pytest.mark.parametrize("name", ["journal.sqlite-wal", "journal.sqlite-shm"])
 def test_a_log_that_was_removed_is_told(tiny_bundle: Bundle, tmp_path: Path, name: str) -> None:
-    with opened(tmp_path, tiny_bundle) as journal:
+    with Journal(tmp_path, tiny_bundle.manifest) as journal:
         append(journal, [0])
         (tmp_path / name).unlink()
         with pytest.raises(JournalError, match=rf"{name}: it was removed while in use\. Stop the service"):
             append(journal, [1])
     with pytest.raises(JournalError):
-        opened(tmp_path, tiny_bundle)
-    restore(file_of(tmp_path), tmp_path)
+        Journal(tmp_path, tiny_bundle.manifest)
+    restore(tmp_path / "journal.sqlite", tmp_path)
     assert same(replayed(tmp_path, tiny_bundle), [0])
 
 
 def test_readers_follow_writers(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with opened(tmp_path, tiny_bundle) as one, opened(tmp_path, tiny_bundle) as two:
+    with Journal(tmp_path, tiny_bundle.manifest) as one, Journal(tmp_path, tiny_bundle.manifest) as two:
         append(one, [0], [1])
         assert same(two.read(1), [0])
         assert same(two.read(1), [1])
@@ -161,12 +142,12 @@ def test_readers_follow_writers(tiny_bundle: Bundle, tmp_path: Path) -> None:
         with one.writing(perf_counter() + SOON):
             one.drop(5)
     with raises(JournalError):
-        opened(tmp_path, tiny_bundle)
+        Journal(tmp_path, tiny_bundle.manifest)
 
 
 def test_what_was_not_committed_is_not_there(tiny_bundle: Bundle, tmp_path: Path) -> None:
     """As kill -9 leaves the files: what had begun to be written, and the log of what was."""
-    with opened(tmp_path / "live", tiny_bundle) as journal:
+    with Journal(tmp_path / "live", tiny_bundle.manifest) as journal:
         append(journal, [0], [1])
         shutil.copytree(tmp_path / "live", tmp_path / "whole")
         append(journal, [2, 3])
@@ -181,9 +162,9 @@ def test_what_was_not_committed_is_not_there(tiny_bundle: Bundle, tmp_path: Path
 
 
 def test_damage_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with opened(tmp_path, tiny_bundle) as journal:
+    with Journal(tmp_path, tiny_bundle.manifest) as journal:
         append(journal, *([number] for number in range(20)))
-    content = file_of(tmp_path).read_bytes()
+    content = (tmp_path / "journal.sqlite").read_bytes()
     vector = record(7).vector
     assert vector is not None
     places = [
@@ -196,10 +177,10 @@ def test_damage_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
     for place in places:
         damaged = bytearray(content)
         damaged[place] ^= 1
-        file_of(tmp_path).write_bytes(damaged)
+        (tmp_path / "journal.sqlite").write_bytes(damaged)
         with raises(JournalError):
             replayed(tmp_path, tiny_bundle)
-    file_of(tmp_path).write_bytes(content[: len(content) // 2])
+    (tmp_path / "journal.sqlite").write_bytes(content[: len(content) // 2])
     with raises(JournalError):
         replayed(tmp_path, tiny_bundle)
 
@@ -215,9 +196,9 @@ def test_damage_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
     ],
 )
 def test_changes_of_others_are_refused(tiny_bundle: Bundle, tmp_path: Path, change: str) -> None:
-    with opened(tmp_path, tiny_bundle) as journal:
+    with Journal(tmp_path, tiny_bundle.manifest) as journal:
         append(journal, [0, 1, 2], [3, 4])
-        with sqlite3.connect(file_of(tmp_path)) as other:
+        with sqlite3.connect(tmp_path / "journal.sqlite") as other:
             other.execute(change)
         other.close()
         journal.sequence = 0
@@ -227,14 +208,14 @@ def test_changes_of_others_are_refused(tiny_bundle: Bundle, tmp_path: Path, chan
 
 def test_a_journal_of_another_model_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
     other = make_tiny_bundle(tmp_path / "other", documents=20, dimension=8)
-    with opened(tmp_path / "live", tiny_bundle):
+    with Journal(tmp_path / "live", tiny_bundle.manifest):
         pass
     with raises(JournalError, naming="16"):
         replayed(tmp_path / "live", other)
 
 
 def test_one_writes_at_a_time(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    with opened(tmp_path, tiny_bundle) as one, opened(tmp_path, tiny_bundle) as two:
+    with Journal(tmp_path, tiny_bundle.manifest) as one, Journal(tmp_path, tiny_bundle.manifest) as two:
         with one.writing(perf_counter() + SOON), pytest.raises(TimeoutError), two.writing(perf_counter() + 0.05):
             pass
         start = Barrier(2)
@@ -250,14 +231,11 @@ def test_one_writes_at_a_time(tiny_bundle: Bundle, tmp_path: Path) -> None:
     assert sorted(one.id for one in found) == sorted(f"id-{number}" for number in range(200))
 
 
-def test_a_folder_that_can_not_be_made_is_told(tiny_bundle: Bundle, tmp_path: Path) -> None:
+def test_a_folder_that_can_hold_no_journal_is_told(tiny_bundle: Bundle, tmp_path: Path) -> None:
+    """A bundle with other files can't be opened, so the service would not start again."""
     (tmp_path / "file").write_text("")
     with raises(DiskError):
         Journal(tmp_path / "file", tiny_bundle.manifest)
-
-
-def test_a_journal_inside_a_bundle_is_refused(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    """A bundle with other files can't be opened, so the service would not start again."""
     shutil.copytree(tiny_bundle.path, tmp_path / "bundle")
     for folder in (tmp_path / "bundle", tmp_path / "bundle" / "live", tmp_path / "bundle" / "a" / "b"):
         with raises(BundleError, naming="journal.sqlite"):

@@ -16,16 +16,15 @@ from lightretriever.artifacts.errors import JournalError
 from lightretriever.artifacts.live import journal as journals
 from lightretriever.artifacts.live.compact import compact
 from lightretriever.artifacts.live.documents import Change
-from lightretriever.artifacts.live.journal import restore
+from lightretriever.artifacts.live.journal import Journal, restore
 from lightretriever.service.client import AnswerError
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.live.test_journal import append, file_of, opened, replayed, same
+from tests.live.test_journal import append, replayed, same
 from tests.support.commands import run, summary_of
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
-from tests.support.written import ENTRIES, NEW, VECTOR, changeable, impacts_of
-from tests.support.written import opened as served
+from tests.support.written import ENTRIES, NEW, VECTOR, changeable, impacts_of, opened
 
 
 def backup(database: Path, copy: Path) -> None:
@@ -66,16 +65,16 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_copy_beside_the_log_of_another_is_refused_and_restored_by_the_command(
     tiny_bundle: Bundle, tmp_path: Path, copied: Callable[[Path, Path], None], before: int, after: int
 ) -> None:
-    with opened(tmp_path / "live", tiny_bundle) as journal:
+    with Journal(tmp_path / "live", tiny_bundle.manifest) as journal:
         append(journal, [0, 1], *([number] for number in range(2, 2 + before)))
-        copied(file_of(tmp_path / "live"), tmp_path / "copy")
+        copied(tmp_path / "live" / "journal.sqlite", tmp_path / "copy")
         append(journal, *([number] for number in range(100, 100 + after)))
         shutil.copytree(tmp_path / "live", tmp_path / "killed")
     shutil.copytree(tmp_path / "killed", tmp_path / "whole")
     assert len(replayed(tmp_path / "whole", tiny_bundle)) == 2 + before + after
-    overwrite(tmp_path / "copy", file_of(tmp_path / "killed"))
+    overwrite(tmp_path / "copy", tmp_path / "killed" / "journal.sqlite")
     with pytest.raises(JournalError, match=r"it was replaced, but journal.sqlite-wal and journal.sqlite-shm beside it"):
-        opened(tmp_path / "killed", tiny_bundle)
+        Journal(tmp_path / "killed", tiny_bundle.manifest)
     summary = summary_of("restore", tmp_path / "copy", "--live", tmp_path / "killed")
     assert summary["position"] == 2 + before
     assert sorted(path.name for path in Path(summary["kept"]).iterdir()) == [
@@ -87,13 +86,13 @@ def test_a_copy_beside_the_log_of_another_is_refused_and_restored_by_the_command
 def test_a_folder_that_was_copied_without_its_times_is_restored_from_itself(
     tiny_bundle: Bundle, tmp_path: Path
 ) -> None:
-    with opened(tmp_path / "live", tiny_bundle) as journal:
+    with Journal(tmp_path / "live", tiny_bundle.manifest) as journal:
         append(journal, *([number] for number in range(30)))
         shutil.copytree(tmp_path / "live", tmp_path / "copied")
-    os.utime(file_of(tmp_path / "copied"))
+    os.utime(tmp_path / "copied" / "journal.sqlite")
     with pytest.raises(JournalError):
-        opened(tmp_path / "copied", tiny_bundle)
-    assert restore(file_of(tmp_path / "copied"), tmp_path / "copied")[0] == 30
+        Journal(tmp_path / "copied", tiny_bundle.manifest)
+    assert restore(tmp_path / "copied" / "journal.sqlite", tmp_path / "copied")[0] == 30
     assert same(replayed(tmp_path / "copied", tiny_bundle), range(30))
 
 
@@ -102,18 +101,18 @@ def test_a_copy_laid_over_a_journal_in_use_is_noticed(
     tiny_bundle: Bundle, tmp_path: Path, lay: Callable[[Path, Path], None]
 ) -> None:
     folder = tmp_path / "live"
-    with opened(folder, tiny_bundle) as journal:
+    with Journal(folder, tiny_bundle.manifest) as journal:
         append(journal, [0])
-        backup(file_of(folder), tmp_path / "copy")
+        backup(folder / "journal.sqlite", tmp_path / "copy")
         append(journal, [1])
-        lay(tmp_path / "copy", file_of(folder))
+        lay(tmp_path / "copy", folder / "journal.sqlite")
         with pytest.raises(JournalError, match="replaced while in use"):
             append(journal, [2])
     with pytest.raises(JournalError, match="replaced"):
-        opened(folder, tiny_bundle)
+        Journal(folder, tiny_bundle.manifest)
     restore(tmp_path / "copy", folder)
     assert same(replayed(folder, tiny_bundle), [0])
-    with opened(folder, tiny_bundle) as journal:
+    with Journal(folder, tiny_bundle.manifest) as journal:
         shutil.rmtree(folder)
         with pytest.raises(JournalError, match="removed while in use"):
             append(journal, [2])
@@ -125,24 +124,24 @@ def test_a_lost_journal_is_not_begun_anew(tiny_bundle: Bundle, tmp_path: Path, s
     """Also where one file alone says that there was one; an empty folder gets one."""
     (tmp_path / sign).write_bytes(b"")
     if size is not None:
-        file_of(tmp_path).write_bytes(bytes(size))
+        (tmp_path / "journal.sqlite").write_bytes(bytes(size))
     with pytest.raises(JournalError, match=r"its changes are lost. `lightretriever restore COPY --live DIR`"):
-        opened(tmp_path, tiny_bundle)
+        Journal(tmp_path, tiny_bundle.manifest)
     assert {path.name for path in tmp_path.iterdir()} == {sign, *(() if size is None else ("journal.sqlite",))}
 
 
 @pytest.mark.parametrize("name", ["journal.new", "journal.sqlite.bak", "copy"])
 def test_a_journal_of_another_name_is_not_begun_anew(tiny_bundle: Bundle, tmp_path: Path, name: str) -> None:
-    with opened(tmp_path, tiny_bundle) as journal:
+    with Journal(tmp_path, tiny_bundle.manifest) as journal:
         append(journal, [0, 1])
     (tmp_path / "journal.sqlite.stamp").unlink()
-    file_of(tmp_path).rename(tmp_path / name)
+    (tmp_path / "journal.sqlite").rename(tmp_path / name)
     (tmp_path / "journal.sqlite.begun").write_bytes((tmp_path / name).read_bytes())  # of a start that was killed
     with pytest.raises(JournalError, match=rf"it is missing beside {name}, so its changes are lost"):
-        opened(tmp_path, tiny_bundle)
+        Journal(tmp_path, tiny_bundle.manifest)
     restore(tmp_path / name, tmp_path)
     assert same(replayed(tmp_path, tiny_bundle), [0, 1])
-    file_of(tmp_path).unlink()
+    (tmp_path / "journal.sqlite").unlink()
     (tmp_path / "journal.sqlite.stamp").unlink()
     (tmp_path / name).unlink()
     assert replayed(tmp_path, tiny_bundle) == []
@@ -152,14 +151,14 @@ def test_a_journal_of_another_name_is_not_begun_anew(tiny_bundle: Bundle, tmp_pa
 def test_a_pipe_in_the_folder_is_told(tiny_bundle: Bundle, tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(JournalError, match=f"{name}: it is no regular file"):
-        opened(tmp_path, tiny_bundle)
+        Journal(tmp_path, tiny_bundle.manifest)
 
 
 def test_what_can_not_be_restored_leaves_the_folder_as_it_is(tiny_bundle: Bundle, tmp_path: Path) -> None:
     folder = tmp_path / "live"
-    with opened(folder, tiny_bundle) as journal:
+    with Journal(folder, tiny_bundle.manifest) as journal:
         append(journal, *([number] for number in range(20)))
-        backup(file_of(folder), tmp_path / "copy")
+        backup(folder / "journal.sqlite", tmp_path / "copy")
     content = (tmp_path / "copy").read_bytes()
     other = sqlite3.connect(tmp_path / "other")
     other.executescript("CREATE TABLE a (b); INSERT INTO a VALUES (1)")
@@ -185,16 +184,16 @@ def test_versions_never_come_again_after_a_restore(tmp_path: Path) -> None:
     with SearchEngine.open(bundle, settings.model_copy(update={"live": None})) as engine:
         encoded: dict[str, Any] = {"vector": VECTOR, "impacts": impacts_of(engine, "zebra")}
 
-    with served(bundle, settings) as client:
+    with opened(bundle, settings) as client:
         first = client.put_document("d", NEW, **encoded)
         backup(live / "journal.sqlite", copy)
         old = client.put_document("d", {**NEW, "year": 2}, **encoded)
     compacted, _ = compact(bundle, live, tmp_path / "compacted")
-    with served(bundle, settings) as client:
+    with opened(bundle, settings) as client:
         assert client.document("d").version == old.version  # a start alone changes none
     for _ in range(2):  # the second time from the same copy
         restore(copy, live)
-        with served(bundle, settings) as client:
+        with opened(bundle, settings) as client:
             assert client.document("d").version == first.version
             new = client.put_document("d", {**NEW, "year": 2}, **encoded)  # the same change, and the same number
             assert new.version != old.version
@@ -222,6 +221,6 @@ def test_a_journal_without_the_log_of_a_killed_process_is_refused(tiny_bundle: B
     for _ in range(2):
         with pytest.raises(JournalError, match="the journal ends with change 0, but change 1 was acknowledged"):
             SearchEngine.open(tiny_bundle, killed)
-    restore(file_of(folder), folder)
+    restore(folder / "journal.sqlite", folder)
     SearchEngine.open(tiny_bundle, killed).close()
     assert not list(folder.glob("*.checkpoint"))
