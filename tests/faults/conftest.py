@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from research.pages.objectives import OBJECTIVES, record
-from tests.service.place import DOCUMENTS, Place
+from tests.service.process import DOCUMENTS, Place
 from tests.support.tiny import make_tiny_bundle
 
 COMMAND = "make faults"
@@ -52,4 +52,4 @@ def two_versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture
 def place(two_versions: tuple[Path, Path], tmp_path: Path) -> Place:
     """A place to serve them from."""
-    return Place.make(tmp_path, two_versions)
+    return Place(tmp_path, two_versions)

@@ -25,9 +25,7 @@ from lightretriever.artifacts.live.journal import Journal, Record
 from tests.faults.commands import FORKS
 from tests.faults.conftest import Figure
 from tests.faults.traffic import ask, clients, elsewhere, searches
-from tests.service.place import Place
-from tests.service.process import Server
-from tests.service.test_swap import flip
+from tests.service.process import Place, Server, flip
 from tests.service.test_workers import children, gone
 from tests.support.waiting import wait_until
 

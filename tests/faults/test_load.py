@@ -25,8 +25,7 @@ from lightretriever.service.settings import Settings
 from tests.faults.conftest import Figure
 from tests.faults.test_kill import connections
 from tests.faults.traffic import Answer, Ask, ask, bare, clients, constant_rate, elsewhere, mix, searches
-from tests.service.place import Place
-from tests.service.test_swap import flip
+from tests.service.process import Place, flip
 from tests.service.test_workers import children
 from tests.support.machine import Held, held
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from lightretriever.loadtest.connection import Connection, address
-from tests.service.place import DOCUMENTS
+from tests.service.process import DOCUMENTS
 
 _MAX_CONNECTIONS: Final = 900
 _PROBLEM: Final = b"application/problem+json"

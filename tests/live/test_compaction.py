@@ -21,7 +21,7 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.live.mirror import Mirror
-from tests.service.test_swap import flip
+from tests.service.process import flip
 from tests.support.commands import summary_of
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises

@@ -1,9 +1,10 @@
-"""A real server in a process of its own."""
+"""A real server in a process of its own, and a place that it serves from."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -11,6 +12,7 @@ from typing import Self
 
 import httpx2
 
+from tests.support.keys import keys_file, new_key
 from tests.support.machine import QUICK_JAVA, without_notes
 
 ROOT = Path(__file__).parents[2]
@@ -102,3 +104,39 @@ def is_ready(url: str) -> bool:
         return httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
     except httpx2.TransportError:
         return False
+
+
+def flip(link: Path, target: Path) -> None:
+    """Lead a link to another folder, in one step."""
+    following = link.with_name("next")
+    following.symlink_to(target)
+    following.replace(link)
+
+
+DOCUMENTS = 1000
+
+
+class Place:
+    """Two versions of a bundle, a link that leads to the first one, and a key."""
+
+    def __init__(self, folder: Path, versions: tuple[Path, Path]) -> None:
+        self.versions, self.link = versions, folder / "current"
+        self.link.symlink_to(versions[0])
+        self.key, entry = new_key("all", ["search", "admin"])
+        self.keys = keys_file(folder, entry)
+        self.headers = {"authorization": f"Bearer {self.key}"}
+
+    @contextmanager
+    def served(
+        self, *, workers: int = 1, environment: Mapping[str, str] | None = None, **settings: object
+    ) -> Iterator[tuple[Server, str]]:
+        """Serve what the link leads to, in a process of its own; give it and its address when it is ready."""
+        chosen = {"api_keys_file": self.keys, "log_level": "error", "watch_s": 0, **settings}
+        variables = {f"LIGHTRETRIEVER_{name.upper()}": str(value) for name, value in chosen.items()}
+        with Server(self.link, environment={**variables, **(environment or {})}, workers=workers) as server:
+            yield server, server.url
+
+    def swap(self, url: str, version: int) -> httpx2.Response:
+        """Lead the link to another version, and let the server at this address take it."""
+        flip(self.link, self.versions[version])
+        return httpx2.post(f"{url}/admin/reload", headers=self.headers, timeout=120)

@@ -13,8 +13,7 @@ from lightretriever.service.collections.collections import Collections, parse_fo
 from lightretriever.service.errors import SettingsError
 from lightretriever.service.http.app import create_app
 from tests.service.conftest import SETTINGS
-from tests.service.process import Server
-from tests.service.test_swap import flip
+from tests.service.process import Server, flip
 from tests.support.asking import ids
 from tests.support.keys import keys_file, new_key
 from tests.support.tiny import make_tiny_bundle, tiny_documents

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from lightretriever.artifacts.documents.fields import FieldKind
 from tests.service.browsing import ATTACK, answer_of, asked, more, page_of, search_for, serious, shown_ids
 from tests.service.live import live_bundles
-from tests.service.test_swap import flip
+from tests.service.process import flip
 from tests.support.asking import ids
 from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 from tests.support.waiting import wait_until

@@ -22,7 +22,8 @@ from lightretriever.service.search.engine import SearchEngine
 from tests.client.scripted import Scripted, answer
 from tests.service.conftest import SETTINGS
 from tests.service.live import client_of_folder
-from tests.service.test_swap import flip, reload
+from tests.service.process import flip
+from tests.service.test_swap import reload
 from tests.support.tiny import TinyDocument, make_tiny_bundle
 from tests.support.waiting import wait_until
 from tests.support.wordings import raises

@@ -22,6 +22,7 @@ from lightretriever.service.errors import BundleRefusedError, NotReadyError
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from tests.service.live import client_of_folder
+from tests.service.process import flip
 from tests.support.asking import samples
 from tests.support.legs import GatedLeg
 from tests.support.tampering import edit_manifest, spoil_vector
@@ -51,12 +52,6 @@ def current(versions: dict[str, Path], tmp_path: Path) -> Path:
     link = tmp_path / "current"
     link.symlink_to(versions["one"])
     return link
-
-
-def flip(link: Path, target: Path) -> None:
-    following = link.with_name("next")
-    following.symlink_to(target)
-    following.replace(link)
 
 
 def holder(client: TestClient) -> EngineHolder:

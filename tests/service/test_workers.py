@@ -17,8 +17,7 @@ import pytest
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.service.serving import workers
 from lightretriever.service.settings import Settings
-from tests.service.place import Place
-from tests.service.process import Server
+from tests.service.process import Place, Server
 from tests.service.test_swap import named
 from tests.support import asking
 from tests.support.tiny import make_tiny_bundle
@@ -139,7 +138,7 @@ def replaced(server: Server, how: signal.Signals) -> int:
 def place(tmp_path: Path) -> Place:
     """Two versions, whose documents tell which one they are of."""
     one, two = (named(tmp_path / name, name).path for name in ("one", "two"))
-    return Place.make(tmp_path, (one, two))
+    return Place(tmp_path, (one, two))
 
 
 def versions_of(place: Place, url: str) -> set[str]:
