@@ -51,12 +51,7 @@ def test_a_query_has_the_tokens_that_it_has_inside_a_text(file: Path) -> None:
     assert [ids.tolist() for ids in tokenizer.as_queries(several)] == [tokenizer.query_ids(text) for text in several]
 
 
-ALIKE = {
-    "Wi\u200bFi": "WiFi",
-    "cafe\u0301": "café",
-    "so\u00adft": "soft",
-    "\u202ea \u1112\u1161\u11ab": "a 한",
-}
+ALIKE = {"Wi\u200bFi": "WiFi", "cafe\u0301": "café", "so\u00adft": "soft", "\u202ea \u1112\u1161\u11ab": "a 한"}
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

@@ -13,13 +13,7 @@ from lightretriever.artifacts.bundle.manifest import LegWeights
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import CorpusError, RecipeError
 from lightretriever.artifacts.evaluation.evaluate import fusion_of
-from lightretriever.artifacts.evaluation.tune import (
-    Difference,
-    KnownItems,
-    dense_helps,
-    find_known_items,
-    tune_weights,
-)
+from lightretriever.artifacts.evaluation.tune import Difference, KnownItems, dense_helps, find_known_items, tune_weights
 from lightretriever.service.commands.evaluation import open_searcher
 from tests.support.commands import run, summary_of
 from tests.support.judged import evaluate_bundle, write_judged

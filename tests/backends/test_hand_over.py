@@ -63,12 +63,7 @@ def test_the_rule(search_bytes: int, running: int, free: int, expected: bool) ->
     ],
 )
 def test_what_nested_cgroups_grant_is_found(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    own: str,
-    files: dict[str, str],
-    most: int | None,
-    mib: int | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], most: int | None, mib: int | None
 ) -> None:
     for name, content in files.items():
         (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -107,8 +102,7 @@ def test_both_legs_are_late_when_there_is_no_time(tiny_bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "dense", "crossings"),
-    [("words", True, 2), ("tokens", True, 2), ("words", False, 3), ("tokens", False, 2)],
+    ("kind", "dense", "crossings"), [("words", True, 2), ("tokens", True, 2), ("words", False, 3), ("tokens", False, 2)]
 )
 def test_a_search_crosses_into_java_for_its_hits_and_for_the_documents(
     bundle_of: BundleOf, kind: VocabularyKind, dense: bool, crossings: int

@@ -87,12 +87,7 @@ def test_an_index_without_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "documents"),
-    [
-        (["a", "\ud800"], [b"", b""]),
-        (["a", "b"], [b"", b"\xff"]),
-        (["a", "a"], [b"", b""]),
-    ],
+    ("ids", "documents"), [(["a", "\ud800"], [b"", b""]), (["a", "b"], [b"", b"\xff"]), (["a", "a"], [b"", b""])]
 )
 def test_bad_batches_are_refused_without_a_trace(tmp_path: Path, ids: list[str], documents: list[bytes]) -> None:
     path = tmp_path / "bad"

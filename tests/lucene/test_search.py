@@ -20,11 +20,7 @@ from tests.support.wordings import raises
 
 
 def exactly_best(
-    index: ImpactIndex,
-    collection: Collection,
-    terms: npt.NDArray[np.int32],
-    weights: npt.NDArray[np.float32],
-    k: int,
+    index: ImpactIndex, collection: Collection, terms: npt.NDArray[np.int32], weights: npt.NDArray[np.float32], k: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Search, and give what is found, which is what numpy finds, to the last bit."""
     ordinals, scores = search(index, named(terms), weights, k)

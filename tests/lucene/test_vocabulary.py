@@ -13,13 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightretriever.artifacts.evaluation.bm25 import WordIndex, build_word_index
 from lightretriever.artifacts.sparse.index import ImpactIndex
-from lightretriever.artifacts.sparse.vocabulary import (
-    Language,
-    Vocabulary,
-    VocabularyKind,
-    term_problem,
-    words_of,
-)
+from lightretriever.artifacts.sparse.vocabulary import Language, Vocabulary, VocabularyKind, term_problem, words_of
 from lightretriever.artifacts.sparse.writer import ImpactIndexWriter
 from lightretriever.artifacts.tokens.tokenizer import TextTokenizer
 from tests.lucene.support import search

@@ -71,11 +71,7 @@ def save_biencoder(
 
 
 def save_static(
-    folder: Path,
-    tokenizer: Tokenizer,
-    dimension: int,
-    *behind: torch.nn.Module,
-    truncate_dim: int | None = None,
+    folder: Path, tokenizer: Tokenizer, dimension: int, *behind: torch.nn.Module, truncate_dim: int | None = None
 ) -> torch.Tensor:
     """Save a model of static embeddings with seeded random rows and the modules `behind`, and return the rows."""
     rows = torch.randn(tokenizer.get_vocab_size(), dimension, generator=torch.Generator().manual_seed(3))

@@ -41,11 +41,7 @@ _WIDTH: Final = 256
 
 
 def make_meaningful_bundle(
-    path: Path,
-    *,
-    vocabulary: VocabularyKind = "words",
-    invented: int = 1500,
-    weights: LegWeights | None = None,
+    path: Path, *, vocabulary: VocabularyKind = "words", invented: int = 1500, weights: LegWeights | None = None
 ) -> Bundle:
     """Write a bundle of `TEXTS` and open it, whose sparse leg has the terms of an English `vocabulary`. The tokenizer
     has a token for each of their words, for other forms of a few, and for as many `invented` words, which no document

@@ -156,9 +156,7 @@ def batch_of(
 
 
 def in_vocabulary(
-    texts: Sequence[str],
-    learned: Sequence[dict[int, int]],
-    vocabulary: VocabularyKind,
+    texts: Sequence[str], learned: Sequence[dict[int, int]], vocabulary: VocabularyKind
 ) -> tuple[list[dict[int, int]], list[str] | None]:
     """The impacts of documents by the terms of a vocabulary, and the names of the terms: of tokens the `learned` ones,
     of words the BM25 that the pipeline counts in the texts."""
