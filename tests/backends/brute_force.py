@@ -79,7 +79,8 @@ class BruteForce:
     def answer(self, asked: Asked) -> Expected:
         allowed = [place for place, row in enumerate(self.rows) if holds(asked.get("filter"), row.fields)]
         if asked.get("query") is None and "like" not in asked:
-            return self._listed(asked, allowed)
+            order, keys = self._sorted(asked.get("sort"), allowed)
+            return self._expected(asked, order, allowed, dict.fromkeys(allowed, 0.0), {}, keys)
         allowed = [place for place in allowed if self.ids[place] != asked.get("like")]
         legs = self._legs(asked)
         scores = {name: self._scored(name, asked) for name in legs}
@@ -223,10 +224,6 @@ class BruteForce:
         chosen = {place: first(values) if values else None for place, values in keys.items()}
         return known + [place for place in order if not keys[place]], chosen
 
-    def _listed(self, asked: Asked, allowed: list[int]) -> Expected:
-        order, keys = self._sorted(asked.get("sort"), allowed)
-        return self._expected(asked, order, allowed, dict.fromkeys(allowed, 0.0), {}, keys)
-
     def _expected(
         self,
         asked: Asked,
@@ -247,7 +244,10 @@ class BruteForce:
         named = [
             (None if isinstance(value, tuple) else value, len(places)) for value, places in list(groups.items())[page]
         ]
-        values = {name: Counter(self._distinct(union, name)) for name in asked.get("facets", [])}
+        values = {
+            name: Counter(value for place in union for value in set(self._values(place, name)))
+            for name in asked.get("facets", [])
+        }
         return Expected(
             ids=[self.ids[place] for place in order[page]],
             scores={self.ids[place]: fused[place] for place in union},
@@ -258,9 +258,6 @@ class BruteForce:
             ranges={name: self._in_ranges(union, name, edges) for name, edges in asked.get("facet_ranges", {}).items()},
             groups=named if "group_by" in asked else None,
         )
-
-    def _distinct(self, union: Sequence[int], name: str) -> list[str]:
-        return [value for place in union for value in set(self._values(place, name))]
 
     def _in_ranges(self, union: Sequence[int], name: str, edges: Sequence[float]) -> list[int]:
         bounds = [-math.inf, *map(as_number, edges), math.inf]
