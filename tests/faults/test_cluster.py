@@ -15,18 +15,19 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.cluster.client import Cluster, only_index
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.service.http.app import create_app
-from lightretriever.service.settings import Settings
+from tests.cluster.conftest import cluster
 from tests.faults.conftest import Figure
 from tests.service.live import live, warm
 from tests.support.asking import samples
-from tests.support.cluster import Proxy, connected, own_cluster, proxied, remove_indexes
-from tests.support.keys import keys_file, new_key
+from tests.support.cluster import Proxy, connected, own_cluster, proxied, served_by
+from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import wait_until
+from tests.support.written import ENTRIES, KEY, VECTOR
 
 NAME = f"faults-{os.getpid()}"
-KEY, ENTRY = new_key("both", ["search", "admin"])
-DOCUMENT = {"fields": {"text": "A zebra."}, "vector": [1.0] * 16, "impacts": {"300": 7}}
+DOCUMENT = {"fields": {"text": "A zebra."}, "vector": VECTOR, "impacts": {"300": 7}}
+__all__ = ["cluster"]
 
 
 class Caller(httpx2.Client):
@@ -57,24 +58,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def cluster(opensearch: str) -> Iterator[Cluster]:
-    with connected(opensearch) as cluster:
-        yield cluster
-    remove_indexes(opensearch, NAME)
-
-
-@pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return keys_file(tmp_path_factory.mktemp("keys"), ENTRY)
+    return keys_file(tmp_path_factory.mktemp("keys"), *ENTRIES)
 
 
 @contextmanager
-def served(bundle: Bundle, urls: str, keys: Path, **others: Any) -> Iterator[Caller]:
+def served(bundle: Bundle, cluster: Cluster, keys: Path, **others: Any) -> Iterator[Caller]:
     """Serve a bundle from a cluster."""
-    where = {"opensearch_url": urls, "opensearch_index": NAME, "api_keys_file": keys}
-    given = {"deadline_ms": 60_000, "warm_up_queries": 1, "watch_s": 0, **where, **others}
     with (
-        warm(bundle, Settings.model_validate(given)) as engine,
+        warm(bundle, served_by(cluster, NAME, api_keys_file=keys, **others)) as engine,
         live(create_app(engine)) as url,
         Caller(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as caller,
     ):
@@ -85,7 +77,7 @@ def served(bundle: Bundle, urls: str, keys: Path, **others: Any) -> Iterator[Cal
 def behind(bundle: Bundle, cluster: Cluster, keys: Path) -> Iterator[tuple[Proxy, Caller]]:
     """A service, and what stands between it and the cluster, whose index wants a copy for which there is no node."""
     push(bundle, cluster, NAME, replicas=1)
-    with proxied(cluster.name) as proxy, served(bundle, proxy.url, keys) as caller:
+    with proxied(cluster.name) as proxy, served(bundle, cluster, keys, opensearch_url=proxy.url) as caller:
         yield proxy, caller
     cluster.client.indices.delete(index=only_index(cluster, NAME))
 
@@ -145,7 +137,10 @@ def test_nodes_and_a_whole_cluster_that_die(bundle: Bundle, keys: Path, figure: 
     """One of three nodes is frozen, then killed, then all are, while callers search and write all the time."""
     with own_cluster(nodes=3) as nodes, connected(nodes.urls[0]) as cluster:
         push(bundle, cluster, NAME, shards=3, replicas=1)
-        with served(bundle, ",".join(nodes.urls), keys, deadline_ms=5_000) as caller, traffic_of(caller) as traffic:
+        with (
+            served(bundle, cluster, keys, opensearch_url=",".join(nodes.urls), deadline_ms=5_000) as caller,
+            traffic_of(caller) as traffic,
+        ):
             gaps = []
             for harm, mend in ((nodes.freeze, nodes.thaw), (nodes.kill, nodes.revive)):
                 traffic.go_on(20)
