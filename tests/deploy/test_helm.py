@@ -44,9 +44,7 @@ ON_CLUSTER, NODES = (
 )
 CHOICES = {"claim": CLAIM, "copy": COPY, "volume": VOLUME, "everything": EVERYTHING, "cluster": ON_CLUSTER}
 PUBLIC = ("/search", "/encode", "/documents", "/terms", "/info", "/openapi.json")
-OPENSHIFT_VOLUMES = {
-    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
-}
+VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 KUBERNETES = ("1.25.0", "1.31.0", kubernetes_validate.latest_version())
 
 pytestmark = [
@@ -101,7 +99,7 @@ def test_helm_kubernetes_and_openshift_take_it(values: dict[str, Any]) -> None:
     chart = (CHART / "values.yaml").read_text(encoding="utf-8")
     assert "podSecurityContext: {runAsUser: null, runAsGroup: null}" in chart
     pod = pod_of({**values, "podSecurityContext": {"runAsUser": None, "runAsGroup": None}})
-    assert {kind for volume in pod["volumes"] for kind in volume} <= OPENSHIFT_VOLUMES | {"name", "image"}
+    assert {kind for volume in pod["volumes"] for kind in volume} <= VOLUMES | {"name", "image"}
     assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 

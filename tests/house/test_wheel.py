@@ -29,19 +29,16 @@ def members(wheel: Path) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/")}
 
 
-def test_every_file_of_the_packages_is_in_it(members: dict[str, bytes]) -> None:
+def test_it_is_small_and_has_every_file_of_the_packages(wheel: Path, members: dict[str, bytes]) -> None:
     """But the Java sources and classes, in whose place there is a jar."""
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert wheel.stat().st_size < 20_000_000
     expected = {"lightretriever/artifacts/sparse/search.jar"}
     apart = (PACKAGE / "artifacts" / "sparse" / "java", PACKAGE / "artifacts" / "sparse" / "classes")
     for folder, folders, files in os.walk(PACKAGE, followlinks=True):
         folders[:] = [name for name in folders if name != "__pycache__" and Path(folder, name) not in apart]
         expected |= {Path(folder, name).relative_to(ROOT).as_posix() for name in files}
     assert {name for name in members if ".dist-info/" not in name} == expected
-
-
-def test_it_runs_on_every_system_and_is_small(wheel: Path) -> None:
-    assert wheel.name.endswith("-py3-none-any.whl")
-    assert wheel.stat().st_size < 20_000_000
 
 
 def test_its_jar_has_every_language_and_writes_and_searches(installed: Path, tmp_path: Path) -> None:
@@ -108,9 +105,7 @@ def install(wheel: Path, commands: Path) -> None:
 
 
 def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*map(str, command)], cwd=place, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True
-    )
+    return subprocess.run(command, cwd=place, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True)
 
 
 def said(*command: str | Path, place: Path) -> str:

@@ -241,9 +241,7 @@ def test_a_changed_document_has_its_new_phrases(tmp_path: Path) -> None:
         ("editor -日本語", set(), None),  # single signs are no words of theirs
     ],
 )
-def test_excluded_words_are_nowhere(
-    engine: SearchEngine, query: str, without: set[str], told: list[str] | None
-) -> None:
+def test_excluded_words_are_absent(engine: SearchEngine, query: str, without: set[str], told: list[str] | None) -> None:
     if engine.settings.backend == "opensearch" and read_operators(query).excluded:
         with raises(InvalidRequestError, naming="and no cluster"):
             search(engine, query)
@@ -267,16 +265,14 @@ def test_a_word_that_no_document_has_is_text(engine: SearchEngine) -> None:
 @pytest.mark.parametrize("query", ['the "text editor" of vim', "editor -vim", 'a " text', '"editor" - "vim"'])
 def test_an_evaluation_takes_the_vectors_of_a_query_with_operators(engine: SearchEngine, query: str) -> None:
     """The given vector is that of the whole text, in which operators are signs as others."""
-    given = engine.parts.encoder.encode(literal(query), engine.bundle.manifest.default_task, StageClock())
+    task = engine.bundle.manifest.default_task
+    given = engine.parts.encoder.encode(literal(query), task, StageClock())
     vectors = {query: QueryVectors(given.terms, given.weights, given.dense)}
     searchers = [EngineSearcher(engine), EngineSearcher(engine).with_vectors(vectors)]
-    task = engine.bundle.manifest.default_task
-    plain, looked_up = (
-        one.search(query, task=task, mode="dense", k=10, candidates=50, fusion=None) for one in searchers
-    )
+    plain, taken = (one.search(query, task=task, mode="dense", k=10, candidates=50, fusion=None) for one in searchers)
     assert plain
-    assert looked_up is not None
-    assert [name for name, _ in looked_up] == [name for name, _ in plain]
+    assert taken is not None
+    assert [name for name, _ in taken] == [name for name, _ in plain]
 
 
 def ids(engine: SearchEngine, query: str, **fields: object) -> list[str]:

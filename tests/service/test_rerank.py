@@ -207,9 +207,7 @@ def test_info_tells_of_a_model(engine_with_model: SearchEngine, client: TestClie
 
 def test_many_candidates_are_sent_in_batches_and_long_texts_are_cut(tmp_path: Path, model: Model) -> None:
     """As text-embeddings-inference wants it by default: 32 texts and 2 MB in a request."""
-    documents = [
-        TinyDocument(f"d{number}", "play music", f"{'music ' * (3_000 - number)}", 2000) for number in range(70)
-    ]
+    documents = [TinyDocument(f"d{number}", "play music", "music " * (3_000 - number), 2000) for number in range(70)]
     bundle = make_tiny_bundle(tmp_path / "long", documents=documents, vocabulary="words")
 
     def bounded(request: dict[str, Any]) -> tuple[int, Any]:
