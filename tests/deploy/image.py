@@ -40,10 +40,9 @@ TAG = f"localhost/lightretriever-search:{VERSION}"
 
 
 class Built(NamedTuple):
-    """A built image: its tag, the megabytes that each step of deploy/image/slim.py saved, its file system, and what it
-    says of itself in Docker's terms: User, Env, Entrypoint, Healthcheck, Labels and so on."""
+    """A built image: the megabytes that each step of deploy/image/slim.py saved, its file system, and what it says of
+    itself in Docker's terms: User, Env, Entrypoint, Healthcheck, Labels and so on."""
 
-    tag: str
     removed_mb: dict[str, float]
     root: Path
     config: dict[str, Any]
@@ -141,6 +140,6 @@ def build() -> Iterator[Built]:
     container = output(buildah("from", "--pull-never", TAG))
     try:
         root = Path(output(buildah("mount", container)))
-        yield Built(TAG, {what: float(size) for size, what in steps}, root, config)
+        yield Built({what: float(size) for size, what in steps}, root, config)
     finally:
         run(*buildah("rm", container))

@@ -136,4 +136,4 @@ def test_it_says_what_it_is_and_not_where_it_was_made(built: image.Built) -> Non
     assert labels["org.opencontainers.image.version"] == image.VERSION
     assert re.fullmatch("[0-9a-f]{40}(-dirty)?|unknown", labels["org.opencontainers.image.revision"])
     assert not [item for item in built.config["Env"] if item.startswith("PIP_")]
-    assert str(image.WORK) not in image.output(image.buildah("inspect", "--type=image", built.tag))
+    assert str(image.WORK) not in image.output(image.buildah("inspect", "--type=image", image.TAG))

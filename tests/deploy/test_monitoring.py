@@ -31,8 +31,7 @@ SELDOM = {"lightretriever_degraded_total", "lightretriever_unscored_total"}
 # What Prometheus adds to whatever it scrapes.
 ADDED = {"job", "instance"}
 WITH_PROMETHEUS = pytest.mark.skipif(
-    shutil.which("promtool") is None,
-    reason="there is no Prometheus: apt-get install prometheus",
+    shutil.which("promtool") is None, reason="there is no Prometheus: apt-get install prometheus"
 )
 
 

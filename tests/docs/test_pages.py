@@ -110,13 +110,10 @@ def test_the_reference_is_up_to_date() -> None:
         assert page.read_text("utf-8") == text, f"{page} differs from the code: run python -m research.pages.reference"
 
 
-def test_every_command_and_every_option_has_a_help() -> None:
-    texts: dict[str, Any] = {}
+def test_every_option_has_a_help() -> None:
     for name, listed in COMMANDS.items():
-        command = listed.load(name)
-        texts |= {name: command.help}
-        texts |= {f"{name} {parameter.name}": getattr(parameter, "help", None) for parameter in command.params}
-    assert [name for name, text in texts.items() if not text] == []
+        for parameter in listed.load(name).params:
+            assert getattr(parameter, "help", None), f"{name} {parameter.name}"
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from tests.support.tiny import TinyDocument, make_tiny_bundle, tiny_documents
 pytestmark = pytest.mark.slow
 
 QUERY = "play music from the terminal"
-LENGTH = 320
 LONG = " ".join(f"Sentence {number} is about many things 🎵 and more." for number in range(40))
 NEEDLES = [
     TinyDocument("middle", f"Needle {ATTACK}", f"{LONG} Here is the needle.\n<b>Bold</b> 🎵🎵 needle. {LONG}", 2000),
@@ -120,7 +119,7 @@ def test_hits_show_snippets_with_their_marks_and_the_whole_text_on_demand(browse
 
         page.get_by_label("Sparse", exact=True).check()
         search_for(page, "needle")
-        wanted = {"fields": ["title", "text"], "length": LENGTH}
+        wanted = {"fields": ["title", "text"], "length": 320}
         answer = answer_of(url, query="needle", mode="sparse", k=10, snippets=wanted)
         told = {each["id"]: each["snippets"] for each in answer["hits"]}
         for document in NEEDLES:

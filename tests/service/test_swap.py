@@ -197,17 +197,15 @@ def test_the_folder_is_watched(versions: dict[str, Path], tmp_path: Path) -> Non
         (tmp_path / "new").rename(folder)
         wait_until(lambda: served(client) == "two")
         # What is refused is refused once, and tried again when it changes.
-        shutil.copytree(versions["one"], tmp_path / "bad")
-        manifest = tmp_path / "bad" / "manifest.json"
-        whole = manifest.read_bytes()
-        manifest.write_bytes(b"{")
+        bad = Path(shutil.copytree(versions["one"], tmp_path / "bad"))
+        (bad / "manifest.json").write_bytes(b"{")
         folder.rename(tmp_path / "older")
-        (tmp_path / "bad").rename(folder)
+        bad.rename(folder)
         wait_until(lambda: swaps(client) == (1, 1))
         sleep(2)
         assert swaps(client) == (1, 1)
         assert served(client) == "two"
-        (folder / "manifest.json").write_bytes(whole)
+        shutil.copy(versions["one"] / "manifest.json", folder)
         wait_until(lambda: served(client) == "one")
 
 

@@ -187,8 +187,7 @@ def bare_nginx(url: str, _: Path, folder: Path, port: int) -> AbstractContextMan
 
 
 @pytest.mark.parametrize(
-    ("proxy", "path"),
-    [(documented_nginx, ""), (documented_nginx, "/find"), (documented_caddy, ""), (bare_nginx, "")],
+    ("proxy", "path"), [(documented_nginx, ""), (documented_nginx, "/find"), (documented_caddy, ""), (bare_nginx, "")]
 )
 def test_any_id_reaches_the_service(proxy: Proxy, path: str, url: str, certificate: Path, tmp_path: Path) -> None:
     port = free_port()
