@@ -204,22 +204,18 @@ def test_another_task_gives_another_dense_ranking(
     assert found["settings"]["fusion"]["hybrid-paper"]["normalization"] == "paper"
 
 
-def test_what_lowers_the_measures_is_warned_of(tiny_bundle: Bundle, tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path / "toy", QRELS | {"q2": {"editor": 1, "gone": 1}, "lost": {"music": 1}})
-    report = evaluate_bundle(tiny_bundle.path, dataset, tmp_path / "out")
-    assert report["dataset"]["relevant_documents_missing_in_bundle"] == 1
-    assert report["dataset"]["queries_without_text"] == 1
-    missing, lost = report["warnings"]
-    assert "1 relevant documents are not in the bundle and count as not found: gone." in missing
-    assert "1 judged queries have no text and are left out: lost." in lost
-
-
-def test_another_corpus_file_is_warned_of(tiny_path: Path, dataset: Path, tmp_path: Path) -> None:
+def test_what_lowers_the_measures_is_warned_of(tiny_path: Path, tmp_path: Path) -> None:
     bundle = copy_of(tiny_path, tmp_path)
     edit_manifest(bundle, lambda record: record["corpus"].update(sha256="0" * 64))
+    dataset = write_dataset(tmp_path / "toy", QRELS | {"q2": {"editor": 1, "gone": 1}, "lost": {"music": 1}})
     (dataset / "corpus.jsonl").write_bytes(b"".join(document.raw + b"\n" for document in tiny_documents()))
-    (warning,) = evaluate_bundle(bundle, dataset, tmp_path / "out")["warnings"]
-    assert "another corpus file (SHA-256 0000" in warning
+    report = evaluate_bundle(bundle, dataset, tmp_path / "out")
+    assert report["dataset"]["relevant_documents_missing_in_bundle"] == 1
+    assert report["dataset"]["queries_without_text"] == 1
+    missing, lost, other = report["warnings"]
+    assert "another corpus file (SHA-256 0000" in other
+    assert "1 relevant documents are not in the bundle and count as not found: gone." in missing
+    assert "1 judged queries have no text and are left out: lost." in lost
 
 
 def test_queries_that_can_not_be_encoded_count_as_zero(tiny_path: Path, dataset: Path, tmp_path: Path) -> None:

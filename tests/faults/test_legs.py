@@ -78,15 +78,7 @@ SPARSE: Final[dict[str, Callable[[SearchEngine], WrappedLeg]]] = {
 
 @pytest.fixture
 def engine(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
-    """Nothing here is late."""
     with warm(tiny_bundle, SETTINGS) as engine:
-        yield engine
-
-
-@pytest.fixture
-def hasty(tiny_bundle: Bundle) -> Iterator[SearchEngine]:
-    """A call that takes longer than the deadline is stuck."""
-    with warm(tiny_bundle, SETTINGS.model_copy(update={"deadline_ms": 4_000})) as engine:
         yield engine
 
 
@@ -171,10 +163,11 @@ def test_a_closed_index_under_everything(engine: SearchEngine) -> None:
         assert status(url, "livez") == 200
 
 
-def test_a_leg_that_hangs_in_java(hasty: SearchEngine) -> None:
+def test_a_leg_that_hangs_in_java(tiny_bundle: Bundle) -> None:
     """The first call in a thread: a light search would stop the event loop with it. While it hangs, light searches are
     answered in threads, too."""
-    with live(create_app(hasty)) as url:
+    own = SETTINGS.model_copy(update={"deadline_ms": 4_000})
+    with warm(tiny_bundle, own) as hasty, live(create_app(hasty)) as url:
         before = whole(url)
         hanging = Hanging(hasty)
         try:

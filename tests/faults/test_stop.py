@@ -3,7 +3,6 @@ two also end with one line and the right status, and leave nothing behind."""
 
 import contextlib
 import os
-import pty
 import re
 import shutil
 import signal
@@ -233,25 +232,3 @@ def running(argument: str) -> list[str]:
             if os.fsencode(argument) in (folder / "cmdline").read_bytes().split(b"\0"):
                 found.append(folder.name)
     return found
-
-
-@pytest.mark.full_faults
-def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
-    """The key itself, on a pseudo-terminal with its live progress bar."""
-    recipe = write_recipe(tmp_path)
-    child, terminal = pty.fork()
-    if child == 0:
-        os.chdir(ROOT)
-        os.environ["TERM"] = "xterm"
-        os.execv(sys.executable, [sys.executable, "-m", "lightretriever.service.cli", "build", str(recipe)])
-    output, pressed = b"", False
-    with contextlib.suppress(OSError):  # a closed terminal reads as an error
-        while part := os.read(terminal, 65536):
-            output += part
-            if b"table" in output and not pressed:
-                pressed = os.write(terminal, b"\x03") == 1
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130, output
-    assert b"Traceback" not in output
-    assert b"stopped by SIGINT. The same command goes on where it was.\r\n" in output
-    assert rubbish(tmp_path) == []

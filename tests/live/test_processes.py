@@ -31,12 +31,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    return {
-        "LIGHTRETRIEVER_LIVE": str(tmp_path / "live"),
-        "LIGHTRETRIEVER_API_KEYS_FILE": str(keys_file(tmp_path, *ENTRIES)),
-        "LIGHTRETRIEVER_LOG_LEVEL": "warning",
-    }
+def settings(tmp_path: Path) -> Settings:
+    keys = keys_file(tmp_path, *ENTRIES)
+    return Settings(live=tmp_path / "live", api_keys_file=keys, deadline_ms=60_000, warm_up_queries=1, watch_s=0)
 
 
 def fields_of(number: int, version: int) -> dict[str, Any]:
@@ -80,15 +77,9 @@ def write_until_killed(server: Server, after_s: float, writers: int, first: int)
     return {number: version for one in found for number, version in one.items()}
 
 
-def settings_of(environment: dict[str, str]) -> Settings:
-    """The same settings, for an engine in this process."""
-    live, keys = (Path(environment[f"LIGHTRETRIEVER_{name}"]) for name in ("LIVE", "API_KEYS_FILE"))
-    return Settings(live=live, api_keys_file=keys, deadline_ms=60_000, warm_up_queries=1, watch_s=0)
-
-
-def check(bundle: Bundle, environment: dict[str, str], expected: dict[int, int | None]) -> None:
+def check(bundle: Bundle, settings: Settings, expected: dict[int, int | None]) -> None:
     """Open the journal, and compare every document with what was acknowledged of it."""
-    with SearchEngine.open(bundle, settings_of(environment)) as engine:
+    with SearchEngine.open(bundle, settings) as engine:
         documents = changeable(engine)
         for number, version in expected.items():
             stored = documents.get(f"z-{number}", perf_counter() + 60)
@@ -101,23 +92,25 @@ def check(bundle: Bundle, environment: dict[str, str], expected: dict[int, int |
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(40, marks=pytest.mark.slow)])
-def test_kill_9_loses_nothing_that_was_acknowledged(bundle: Bundle, environment: dict[str, str], kills: int) -> None:
+def test_kill_9_loses_nothing_that_was_acknowledged(bundle: Bundle, settings: Settings, kills: int) -> None:
+    names = {"LIGHTRETRIEVER_LIVE": settings.live, "LIGHTRETRIEVER_API_KEYS_FILE": settings.api_keys_file}
+    environment = {name: str(value) for name, value in names.items()}
     for kill in range(kills):
         with Server(bundle.path, environment=environment, workers=1) as server:
             expected = write_until_killed(server, random.uniform(0.05, 0.75), writers=3, first=kill * 1000)
         assert expected
-        check(bundle, environment, expected)
-        with opened(bundle, settings_of(environment)) as client:  # waits for no process that is gone
+        check(bundle, settings, expected)
+        with opened(bundle, settings) as client:  # waits for no process that is gone
             assert client.put_document("after", fields_of(0, kill), vector=VECTOR, impacts={"zebra": 1}, wait=True)
 
 
 def test_waiting_for_another_process_holds_no_thread_that_searches_need(
-    bundle: Bundle, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a frozen process, which never tells that it has read the journal, and beside one that replays it."""
     monkeypatch.setattr("lightretriever.service.search.live.REFRESH_S", 30.0)
     monkeypatch.setattr("lightretriever.service.http.documents.REFRESH_S", 30.0)
-    own = settings_of(environment).model_copy(update={"search_threads": 1, "max_waiting": 4, "deadline_ms": 5_000})
+    own = settings.model_copy(update={"search_threads": 1, "max_waiting": 4, "deadline_ms": 5_000})
     path, encoded = "/documents/z-{}?refresh=wait_for", {"vector": VECTOR, "impacts": {"zebra": 5}}
     with (
         SearchEngine.open(bundle, own) as engine,
@@ -160,11 +153,11 @@ def test_waiting_for_another_process_holds_no_thread_that_searches_need(
 
 
 def test_a_service_that_stops_says_that_a_waiting_change_was_made(
-    bundle: Bundle, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Settings, "shutdown_grace_s", 1)
     body = {"fields": fields_of(0, 1), "vector": VECTOR, "impacts": {"zebra": 5}}
-    with ThreadPoolExecutor(1) as threads, SearchEngine.open(bundle, settings_of(environment)) as engine:
+    with ThreadPoolExecutor(1) as threads, SearchEngine.open(bundle, settings) as engine:
         frozen = Follower(tmp_path / "live")
         frozen.tell(0)
         with live(create_app(engine)) as url, SearchClient(url, api_key=KEY, timeout_s=60) as client:
