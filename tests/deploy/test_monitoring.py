@@ -56,7 +56,7 @@ def labels_shown(text: str) -> set[str]:
 def exposed(tiny_bundle: Bundle) -> dict[str, set[str]]:
     """Labels by name of every sample on /metrics after searches and errors of every kind, and those of counters that
     nothing has counted yet."""
-    with Server(tiny_bundle.path, environment={"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
+    with Server(tiny_bundle.path, log_level="error") as server:
         for body in ({}, *({"query": "music", **more} for more in ({}, {"mode": "sparse"}, {"deadline_ms": 0.001}))):
             httpx2.post(f"{server.url}/search", json=body, timeout=60)
         text = httpx2.get(f"{server.url}/metrics", timeout=60).text

@@ -57,7 +57,7 @@ def test_the_api_answers_as_it_is_described(tiny_path: Path, full: bool, figure:
     results: Any = schema.get_all_operations()
     operations = [result.ok() for result in results]
     asked = 0
-    with Server(tiny_path, environment={"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
+    with Server(tiny_path, log_level="error") as server:
         url = server.url
         for operation in operations:
             # An id alone may be any text.

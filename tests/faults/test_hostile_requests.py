@@ -156,7 +156,7 @@ CLIENTS = 16
 
 @pytest.fixture(scope="module")
 def server(tiny_bundle: Bundle) -> Iterator[Server]:
-    with Server(tiny_bundle.path, environment={"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
+    with Server(tiny_bundle.path, log_level="error") as server:
         yield server
 
 

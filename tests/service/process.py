@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Self
+from typing import Any, Self
 
 import httpx2
 
@@ -37,14 +37,16 @@ class Server:
         port: int = 0,
         environment: Mapping[str, str] | None = None,
         workers: int = 1,
+        **settings: object,
     ) -> None:
         bundles = [str(bundle)] if isinstance(bundle, Path) else [f"{name}={path}" for name, path in bundle.items()]
-        settings = {"LIGHTRETRIEVER_DEADLINE_MS": "60000", "LIGHTRETRIEVER_WARM_UP_QUERIES": "3"}
+        settings = {"deadline_ms": 60_000, "warm_up_queries": 3, **settings}
+        variables = {f"LIGHTRETRIEVER_{name.upper()}": str(value) for name, value in settings.items()}
         self._errors = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115  # a pipe nobody reads would fill up
         self.process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, host, str(port), str(workers), *bundles],
             cwd=ROOT,
-            env={**os.environ, **QUICK_JAVA, **settings, **(environment or {})},
+            env={**os.environ, **QUICK_JAVA, **variables, **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
@@ -127,13 +129,10 @@ class Place:
         self.headers = {"authorization": f"Bearer {self.key}"}
 
     @contextmanager
-    def served(
-        self, *, workers: int = 1, environment: Mapping[str, str] | None = None, **settings: object
-    ) -> Iterator[tuple[Server, str]]:
+    def served(self, **settings: Any) -> Iterator[tuple[Server, str]]:
         """Serve what the link leads to, in a process of its own; give it and its address when it is ready."""
-        chosen = {"api_keys_file": self.keys, "log_level": "error", "watch_s": 0, **settings}
-        variables = {f"LIGHTRETRIEVER_{name.upper()}": str(value) for name, value in chosen.items()}
-        with Server(self.link, environment={**variables, **(environment or {})}, workers=workers) as server:
+        chosen: dict[str, Any] = {"api_keys_file": self.keys, "log_level": "error", "watch_s": 0, **settings}
+        with Server(self.link, **chosen) as server:
             yield server, server.url
 
     def swap(self, url: str, version: int) -> httpx2.Response:

@@ -99,8 +99,7 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
     links = {name: tmp_path / name for name in served}
     for name, link in links.items():
         link.symlink_to(served[name])
-    environment = {"LIGHTRETRIEVER_API_KEYS_FILE": str(keys), "LIGHTRETRIEVER_WATCH_S": "0"}
-    with Server(links, environment=environment, workers=workers) as server:
+    with Server(links, api_keys_file=keys, watch_s=0, workers=workers) as server:
         assert server.ready_line.startswith("Ready: 100 documents of ")
         url = server.url
         with SearchClient(f"{url}/collections/notes", api_key=KEY, timeout_s=90) as notes:

@@ -148,7 +148,7 @@ class Client:
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None:
     """Half of the clients keep their connections."""
-    with Server(tiny_path, workers=workers, environment={"LIGHTRETRIEVER_LOG_LEVEL": "warning"}) as server:
+    with Server(tiny_path, workers=workers, log_level="warning") as server:
         stopping, port = Event(), server.port
         clients = [Client(port, stopping) for _ in range(16)]
         with ThreadPoolExecutor(16) as pool:

@@ -27,7 +27,7 @@ LAST = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def server(tiny_bundle: Bundle) -> Iterator[Server]:
-    with Server(tiny_bundle.path, environment={"LIGHTRETRIEVER_LOG_LEVEL": "warning"}) as server:
+    with Server(tiny_bundle.path, log_level="warning") as server:
         yield server
 
 

@@ -124,16 +124,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(certificate: Path | None, key: Path | None) -> dict[str, str]:
-    given = {"CERTIFICATE_FILE": certificate, "KEY_FILE": key}
-    return {f"LIGHTRETRIEVER_TLS_{name}": str(value) for name, value in given.items() if value is not None}
-
-
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_service_speaks_https(certificates: Path, tiny_bundle: Bundle, workers: int) -> None:
-    certificate = certificates / "certificate.pem"
-    environment = settings(certificate, certificates / "key.pem")
-    with Server(tiny_bundle.path, environment=environment, workers=workers) as server:
+    certificate, key = certificates / "certificate.pem", certificates / "key.pem"
+    with Server(tiny_bundle.path, tls_certificate_file=certificate, tls_key_file=key, workers=workers) as server:
         url = server.url
         assert url.startswith("https://127.0.0.1:")
         silent = socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=30)
@@ -185,7 +179,7 @@ def test_a_new_certificate_is_taken_by_itself(tiny_path: Path, tmp_path: Path, w
         return certificate.read_text()
 
     first = renew()
-    with Server(tiny_path, environment=settings(certificate, key), workers=workers) as server:
+    with Server(tiny_path, tls_certificate_file=certificate, tls_key_file=key, workers=workers) as server:
         port = server.port
 
         def served() -> set[str]:

@@ -64,7 +64,7 @@ def samples(url: str) -> dict[tuple[str, ...], float]:
 
 def test_two_workers_count_together_and_one_that_ends_dies_hangs_or_can_not_begin_is_replaced(tmp_path: Path) -> None:
     bundle = make_tiny_bundle(tmp_path / "bundle")
-    with Server(bundle.path, environment={"LIGHTRETRIEVER_WATCH_S": "0"}, workers=2) as server:
+    with Server(bundle.path, watch_s=0, workers=2) as server:
         url = server.url
         assert " in 2 processes at http://" in server.ready_line
         assert len(children(server)) == 2

@@ -97,7 +97,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(bundle: Path) -> Iterator[str]:
-    with Server(bundle, environment={"LIGHTRETRIEVER_LOG_LEVEL": "error"}) as server:
+    with Server(bundle, log_level="error") as server:
         yield server.url
 
 
@@ -160,7 +160,7 @@ def curl(*arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("proxy", DOCUMENTED)
 def test_a_documented_proxy_speaks_tls_and_http2(proxy: Proxy, bundle: Path, certificate: Path, tmp_path: Path) -> None:
     port = free_port()
-    with Server(bundle, environment={"LIGHTRETRIEVER_LOG_LEVEL": "info"}) as server:
+    with Server(bundle, log_level="info") as server:
         url = server.url
         with proxy(url, certificate, tmp_path / "proxy", port):
             https = f"https://127.0.0.1:{port}"
