@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from time import sleep
-from typing import Any
 
 import httpx2
-import orjson
 import pytest
 
 from lightretriever.service.serving.connection import Connection
@@ -166,42 +164,31 @@ def test_no_request_is_lost_when_it_stops(tiny_path: Path, workers: int) -> None
     assert [client.told for client in clients[:8]] == [1] * 8
 
 
-JSON = {"content-type": "application/json"}
-Answered = tuple[int, http.client.HTTPMessage, bytes]
-
-
-def send(url: str, body: bytes, headers: dict[str, str]) -> Answered:
-    with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
-        connection.request("POST", "/search", body, {**JSON, **headers})
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-
-
-def untimed(content: bytes) -> dict[str, Any]:
-    return without_times(orjson.loads(content))
+def send(url: str, body: bytes, **headers: str) -> httpx2.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx2.post(f"{url}/search", content=body, headers={"content-type": "application/json"} | named, timeout=60)
 
 
 def test_large_answers_are_packed_for_who_asks(url: str) -> None:
     large, small = (json.dumps({"query": "music", "k": k}).encode() for k in (100, 1))
-    _, plain_headers, plain = send(url, large, {})
-    assert (plain_headers["content-encoding"], plain_headers["vary"]) == (None, "Accept-Encoding")
-    _, headers, packed = send(url, large, {"accept-encoding": "br, gzip;q=0.5"})
-    assert (headers["content-encoding"], headers["vary"]) == ("gzip", "Accept-Encoding")
-    assert int(headers["content-length"]) == len(packed) < len(plain) / 3
-    assert untimed(gzip.decompress(packed)) == untimed(plain)
-    assert send(url, small, {"accept-encoding": "gzip"})[1]["content-encoding"] is None
+    plain, packed = (send(url, large, accept_encoding=taken) for taken in ("identity", "br, gzip;q=0.5"))
+    assert [answer.headers.get("content-encoding") for answer in (plain, packed)] == [None, "gzip"]
+    assert [answer.headers["vary"] for answer in (plain, packed)] == ["Accept-Encoding"] * 2
+    assert int(packed.headers["content-length"]) < len(plain.content) / 3
+    assert without_times(packed.json()) == without_times(plain.json())
+    assert "content-encoding" not in send(url, small, accept_encoding="gzip").headers
+
+
+EMPTY, WHOLE = gzip.compress(b""), gzip.compress(b'{"query": "music"}')
 
 
 def test_packed_bodies_are_read(url: str) -> None:
     body = b'{"query": "music"}'
-    plain = untimed(send(url, body, {})[2])
-    for packed in (gzip.compress(body), gzip.compress(body.ljust(1 << 20)), gzip.compress(body, 0)):
+    plain = without_times(send(url, body).json())
+    for packed in (WHOLE, gzip.compress(body.ljust(1 << 20)), gzip.compress(body, 0)):
         for name in ("GZIP", "gzip", "x-gzip"):
-            status, _, content = send(url, packed, {"content-encoding": name})
-            assert (status, untimed(content)) == (200, plain)
-
-
-EMPTY, WHOLE = gzip.compress(b""), gzip.compress(b'{"query": "music"}')
+            answer = send(url, packed, content_encoding=name)
+            assert (answer.status_code, without_times(answer.json())) == (200, plain)
 
 
 def test_a_packed_body_is_one_member_of_gzip_and_no_more_than_a_body_may_have(url: str) -> None:
@@ -215,5 +202,5 @@ def test_a_packed_body_is_one_member_of_gzip_and_no_more_than_a_body_may_have(ur
         *((415, coding, [WHOLE]) for coding in codings),
     ):
         for body in bodies:
-            status, _, content = send(url, body, {"content-encoding": coding})
-            assert (status, orjson.loads(content)["kind"]) == (expected, "invalid_body"), (coding, body[:40])
+            answer = send(url, body, content_encoding=coding)
+            assert (answer.status_code, answer.json()["kind"]) == (expected, "invalid_body"), (coding, body[:40])
