@@ -6,7 +6,6 @@ tests/faults/test_legs.py breaks them in Java and in Faiss, behind a real server
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from math import inf
 from time import perf_counter
 
 import pytest
@@ -31,22 +30,10 @@ HURRY_MS = 3_000.0
 MODES: tuple[LegName, ...] = ("sparse", "dense", "dense")
 
 
-class StuckLeg(FailingLeg):
-    """Hangs until the gate opens; the sparse leg ends by itself when it is late."""
-
-    def __init__(self, engine: SearchEngine, leg: LegName, gate: threading.Event) -> None:
-        super().__init__(engine, leg, search=False)
-        self._gate = gate
-
-    def begin(self, count: int, seconds: float) -> None:
-        if not self._gate.wait(seconds if seconds < inf else None):
-            raise TimeoutError("late")
-
-
 @contextmanager
 def stuck(engine: SearchEngine, leg: LegName) -> Iterator[None]:
     gate = threading.Event()
-    StuckLeg(engine, leg, gate)
+    GatedLeg(engine, leg, gate)
     try:
         yield
     finally:

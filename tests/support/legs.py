@@ -52,7 +52,8 @@ class FailingLeg(WrappedLeg):
 
 
 class GatedLeg(WrappedLeg):
-    """Lets searches for more documents than `few` wait until the gate opens, and counts them."""
+    """Lets searches for more documents than `few` wait until the gate opens, and counts them. The sparse leg's end when
+    they are late."""
 
     def __init__(self, engine: SearchEngine, leg: LegName, gate: threading.Event, few: int = 0) -> None:
         super().__init__(engine, leg)
@@ -65,4 +66,5 @@ class GatedLeg(WrappedLeg):
         if count > self._few:
             self.calls += 1
             self.entered.release()
-            self.gate.wait()
+            if not self.gate.wait(seconds if seconds < inf else None):
+                raise TimeoutError("late")
