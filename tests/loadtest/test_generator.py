@@ -1,7 +1,6 @@
 """The load generator against real servers, some of which misbehave on purpose. Only what can't be faster is timed."""
 
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from lightretriever.loadtest.connection import search_requests
 from lightretriever.loadtest.generator import COUNTS, closed_loop, main, open_loop, run_loop
 from lightretriever.loadtest.process import ROOT
 from tests.client.scripted import Scripted, answer, hang_up, stall_until
+from tests.support.waiting import free_port
 
 
 def requests(url: str, count: int = 50) -> list[bytes]:
@@ -91,10 +91,8 @@ def test_what_comes_too_late_is_given_up() -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        result = run_loop(open_loop(url, requests(url), rate=50, seconds=0.2))
+    url = f"http://127.0.0.1:{free_port()}"
+    result = run_loop(open_loop(url, requests(url), rate=50, seconds=0.2))
     assert result["refused"] == result["sent"] > 0
     assert result["answered"] == 0
 

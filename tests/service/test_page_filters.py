@@ -25,25 +25,20 @@ FIELDS: dict[str, FieldKind] = {"source": "keyword", "tags": "keyword", "share":
 WIKI, WIKI_NEWS = {"field": "source", "in": ["wiki"]}, {"field": "source", "in": ["wiki", "news"]}
 
 
-def declared() -> list[TinyDocument]:
+def declared() -> Iterator[TinyDocument]:
     """Documents with declared fields, some of which they may lack; one value of `tags` is hostile."""
-    return [replace(one, more=fields_of(number)) for number, one in enumerate(tiny_documents(COUNT))]
-
-
-def fields_of(number: int) -> dict[str, Any]:
-    made: dict[str, Any] = {"share": number - 20.5}
-    if number % 4:
-        made["source"] = ["wiki", "news", "web"][number % 3]
-    made["tags"] = [f"tag {number % 13}", ATTACK if number % 7 == 0 else "common"]
-    if number % 5:
-        made["released"] = f"20{10 + number % 10}-06-15T12:00:00Z"
-    return made
+    for number, one in enumerate(tiny_documents(COUNT)):
+        tags = [f"tag {number % 13}", ATTACK if number % 7 == 0 else "common"]
+        more: dict[str, Any] = {"share": number - 20.5, "tags": tags}
+        more |= {"source": ["wiki", "news", "web"][number % 3]} if number % 4 else {}
+        more |= {"released": f"20{10 + number % 10}-06-15T12:00:00Z"} if number % 5 else {}
+        yield replace(one, more=more)
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Fewer candidates than documents, so that counts over the candidates are not those over the corpus."""
-    bundle = make_tiny_bundle(tmp_path_factory.mktemp("declared") / "bundle", documents=declared(), fields=FIELDS)
+    bundle = make_tiny_bundle(tmp_path_factory.mktemp("declared") / "bundle", documents=list(declared()), fields=FIELDS)
     with live_bundles(bundle.path, max_candidates=CANDIDATES) as url:
         yield url
 
@@ -260,8 +255,8 @@ def test_a_link_has_the_filters_and_the_history_too(page: Page, browser: Browser
 
 def test_another_bundle_with_other_fields_takes_over(browser: Browser, tmp_path: Path) -> None:
     """The open page learns what there is to filter by when a search is refused."""
-    make_tiny_bundle(tmp_path / "one", documents=declared(), fields=FIELDS)
-    make_tiny_bundle(tmp_path / "two", documents=declared())
+    make_tiny_bundle(tmp_path / "one", documents=list(declared()), fields=FIELDS)
+    make_tiny_bundle(tmp_path / "two", documents=list(declared()))
     current = tmp_path / "current"
     current.symlink_to("one")
     with live_bundles(current, watch_s=0.2) as url, page_of(browser, url) as page:

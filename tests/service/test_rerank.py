@@ -2,7 +2,6 @@
 
 import json
 import math
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from tests.service.live import client_of_folder
 from tests.service.process import flip
 from tests.service.test_swap import reload
 from tests.support.tiny import TinyDocument, make_tiny_bundle
-from tests.support.waiting import wait_until
+from tests.support.waiting import free_port, wait_until
 from tests.support.wordings import raises
 
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
@@ -98,20 +97,16 @@ def test_a_service_gets_ready_answers_and_takes_a_new_version_while_the_model_is
 ) -> None:
     current, ready = tmp_path / "current", threading.Event()
     current.symlink_to(make_tiny_bundle(tmp_path / "old", documents=20).path)
-    with socket.socket() as taken:  # at which nobody listens
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/rerank"
-        settings = SETTINGS.model_copy(update={"rerank_url": url, "watch_s": 0})
-        with client_of_folder(current, settings, on_ready=ready.set) as client:
-            assert ready.wait(60)
-            assert client.get("/readyz").status_code == 200
-            assert not caplog.records
-            answer = client.post("/search", json={"query": "play music"}).json()
-            assert (len(answer["hits"]), answer["degraded"]) == (10, ["rerank"])
-            assert client.get("/readyz").status_code == 200
-            flip(current, tiny_bundle.path)
-            assert reload(client)
-            assert client.get("/readyz").status_code == 200
+    settings = SETTINGS.model_copy(update={"rerank_url": f"http://127.0.0.1:{free_port()}/rerank", "watch_s": 0})
+    with client_of_folder(current, settings, on_ready=ready.set) as client:
+        assert ready.wait(60)
+        assert not caplog.records
+        answer = client.post("/search", json={"query": "play music"}).json()
+        assert (len(answer["hits"]), answer["degraded"]) == (10, ["rerank"])
+        assert client.get("/readyz").status_code == 200
+        flip(current, tiny_bundle.path)
+        assert reload(client)
+        assert client.get("/readyz").status_code == 200
 
 
 @pytest.mark.parametrize("form", ["engine_with_model", "engine_with_named_model"])
