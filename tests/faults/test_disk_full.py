@@ -20,13 +20,13 @@ import pytest
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from tests.faults.builds import files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Done, finished, run
 from tests.faults.conftest import Figure
+from tests.faults.test_stop import write_recipe, write_train_recipe
 from tests.service.process import ROOT, SCRIPT, is_ready
 from tests.support.commands import only
 from tests.support.machine import small_disk
-from tests.support.recipes import change
+from tests.support.recipes import change, files
 from tests.support.tiny import make_tiny_bundle
 from tests.support.waiting import free_port, wait_until
 

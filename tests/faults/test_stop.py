@@ -21,21 +21,40 @@ import yaml
 
 from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.bundle.verify import verify_bundle
-from tests.faults.builds import content, files, write_recipe, write_train_recipe
 from tests.faults.commands import Command, Done, finished, lasted, run
 from tests.faults.conftest import Figure
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import only
-from tests.support.recipes import change
+from tests.support.models import save_model
+from tests.support.recipes import change, content, files
 from tests.support.tiny import make_tiny_bundle
+from tests.support.toy import save_toy_model, write_toy_set
 
 pytestmark = pytest.mark.slow
 
 SEED = 20_262
+TASKS = {"web": "Given a web search query, retrieve relevant passages", "fact": "Given a claim, find its evidence"}
 ROOT = Path(__file__).parents[2]
 BUILD = ("start", "begin", "table", "encode", "tables of the bundle", "lucene", "dense", "manifest")
 RUBBISH = re.compile(r"partial|\.new/|\.old/|(words|bm25|query-model)-|/index/")
+
+
+def write_recipe(folder: Path, documents: int = 40) -> Path:
+    """A model, a corpus, and a recipe over both, which is returned; `work` and `bundle` lie beside it."""
+    encode = {"max_length": 48, "top_k": 30, "shard_size": 4}
+    model = save_model(folder / "model", "llama")
+    return recipes.write_recipe(folder, model, documents=documents, tasks=TASKS, encode=encode)
+
+
+def write_train_recipe(folder: Path) -> Path:
+    """A toy model, its pairs, and a recipe of two stages for them, which is returned."""
+    save_toy_model(folder / "model")
+    write_toy_set(folder / "pairs", "train", 200, seed=1)
+    contrastive = {"kind": "contrastive", "steps": 4, "batch_size": 8, "negatives": 0, "sparse_temperature": 1.0}
+    parts = {"lora": {"r": 8, "alpha": 16, "dropout": 0.1}, "stages": [{**contrastive, "steps": 3}, contrastive]}
+    recipe = recipes.training(folder, folder / "model", folder / "pairs", **parts)
+    return recipes.save(folder / "train.yaml", recipe)
 
 
 class Stopper:

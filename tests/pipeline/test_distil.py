@@ -40,14 +40,13 @@ from lightretriever.artifacts.tokens.idf import count_tokens
 from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
-from tests.faults.builds import files
 from tests.service.live import warm
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder
 from tests.support.commands import only, run
 from tests.support.judged import write_queries
 from tests.support.models import write_corpus
-from tests.support.recipes import change, encoded_rows
+from tests.support.recipes import change, encoded_rows, files
 from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
 

@@ -36,10 +36,9 @@ from lightretriever.artifacts.pipeline.rows import ImpactRows, ModelRows, TermCo
 from lightretriever.artifacts.pipeline.store import STORE_FORMAT, TextStore, text_digest, text_digests
 from lightretriever.artifacts.reports import ProgressBar
 from lightretriever.artifacts.sparse.vocabulary import Vocabulary
-from tests.faults.builds import files
 from tests.support.commands import ROOT, only, run
 from tests.support.models import write_corpus
-from tests.support.recipes import encoded_rows, keep_texts, kept_texts, write_recipe
+from tests.support.recipes import encoded_rows, files, keep_texts, kept_texts, write_recipe
 from tests.support.tiny import tiny_documents
 from tests.support.wordings import raises
 

@@ -22,12 +22,11 @@ from lightretriever.artifacts.errors import RecipeError, ResumeError
 from lightretriever.artifacts.pipeline.language_model import LanguageModel
 from lightretriever.artifacts.pipeline.model import Backbone
 from lightretriever.artifacts.pipeline.recipe import EncodeRecipe
-from tests.faults.builds import content, files
 from tests.support import recipes
 from tests.support.biencoder import save_biencoder, save_sparse_model
 from tests.support.commands import invoke, only, run, summary_of
 from tests.support.models import save_model, write_corpus
-from tests.support.recipes import encoded_rows, kept_texts
+from tests.support.recipes import content, encoded_rows, files, kept_texts
 
 COUNT = 60
 SETTINGS = EncodeRecipe(max_length=48, top_k=20, shard_size=8)

@@ -1,5 +1,7 @@
-"""Recipes over tiny documents, and the encoded texts that their builds keep."""
+"""Recipes over tiny documents, the encoded texts that their builds keep, and what builds have made."""
 
+import hashlib
+import json
 import shutil
 from collections.abc import Mapping
 from functools import reduce
@@ -7,8 +9,10 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from lightretriever.artifacts.bundle.reader import Bundle
 from lightretriever.artifacts.errors import ResumeError
 from lightretriever.artifacts.pipeline.rows import ModelRows
 from lightretriever.artifacts.pipeline.store import TextStore, column
@@ -104,3 +108,27 @@ def keep_texts(path: Path, count: int) -> None:
     for source in path.glob("run-*"):
         shutil.rmtree(source)
     store.add(texts, rows)
+
+
+def content(path: Path) -> dict[str, Any]:
+    """All that a bundle holds: hashes of its files and of its manifest's facts; of the Lucene index, whose files bear a
+    random mark and the time, every id, document, term and impact instead."""
+    bundle = Bundle.open(path)
+    manifest = bundle.manifest
+    facts = manifest.model_dump(mode="json", exclude={"created", "files"})
+    hashes = {name: file.sha256 for name, file in manifest.files.items() if not name.startswith("lucene/")}
+    with bundle.sparse() as index:
+        everything = hashlib.sha256("\n".join(index.ids()).encode())
+        for document in index.documents(np.arange(index.count)):
+            everything.update(document)
+        everything.update(json.dumps(index.rows(0, index.count)).encode())
+    return {"facts": json.dumps(facts, sort_keys=True), "lucene": everything.hexdigest(), **hashes}
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Every file below a folder, with its SHA-256."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
