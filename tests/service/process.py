@@ -13,7 +13,7 @@ from typing import Any, Self
 import httpx2
 
 from tests.support.keys import keys_file, new_key
-from tests.support.machine import QUICK_JAVA, without_notes
+from tests.support.machine import QUICK_JAVA
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -76,9 +76,11 @@ class Server:
 
     @property
     def errors(self) -> str:
-        """The server's stderr so far. It is read without a seek, since reader and server share the file's position."""
+        """The server's stderr so far, without what each JVM says of the variable that it has read. It is read without a
+        seek, since reader and server share the file's position."""
         file = self._errors.fileno()
-        return without_notes(os.pread(file, os.fstat(file).st_size, 0).decode())
+        lines = os.pread(file, os.fstat(file).st_size, 0).decode().splitlines(True)
+        return "".join(line for line in lines if not line.startswith("Picked up _JAVA_OPTIONS"))
 
     def wait(self) -> tuple[int, str, str]:
         """Return exit status, stdout and stderr."""

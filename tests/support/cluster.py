@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
@@ -66,11 +67,11 @@ class Nodes:
 
     def kill(self, node: int) -> None:
         """End a node as a crash does."""
-        self._run("kill", node)
+        subprocess.run([self._program, "kill", self._data, str(node)], check=True)
 
     def revive(self, node: int) -> None:
         """Start a node again."""
-        self._run("revive", node)
+        subprocess.run([self._program, "revive", self._data, str(node)], check=True)
 
     def keep_snapshots(self) -> str:
         """Start the nodes again so that they may write snapshots to a folder, and give its path."""
@@ -87,11 +88,11 @@ class Nodes:
 
     def freeze(self, node: int) -> None:
         """Stop a node, which then neither answers nor refuses connections."""
-        os.kill(self._process(node), signal.SIGSTOP)
+        self._send(node, signal.SIGSTOP)
 
     def thaw(self, node: int) -> None:
         """Continue a frozen node."""
-        os.kill(self._process(node), signal.SIGCONT)
+        self._send(node, signal.SIGCONT)
 
     def wait_for_green(self) -> None:
         """Wait until all nodes and all copies of all shards are there; the test run's own limit ends it."""
@@ -102,11 +103,8 @@ class Nodes:
                 green = httpx2.get(self.urls[0] + wanted, timeout=60).status_code == 200
             sleep(0.5)
 
-    def _run(self, command: str, node: int) -> None:
-        subprocess.run([self._program, command, self._data, str(node)], check=True)
-
-    def _process(self, node: int) -> int:
-        return int(Path(self._data, f"node-{node}.pid").read_text())
+    def _send(self, node: int, number: int) -> None:
+        os.kill(int(Path(self._data, f"node-{node}.pid").read_text()), number)
 
 
 @contextmanager
@@ -161,19 +159,19 @@ def remove_indexes(url: str, prefix: str) -> None:
             cluster.client.indices.delete(index=index["index"])
 
 
+@dataclass
 class Proxy:
     """What stands between a service and its cluster, at `url`: it holds requests whose path or body contains `held`
     until that changes, which it is doing while `holding`, and closes the connection of those that contain `broken`.
     `refusing` is a status that it answers in place of the cluster, and `replaced` is a pattern in bodies with what it
     puts there."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.held: bytes | None = None
-        self.broken: bytes | None = None
-        self.holding = False
-        self.refusing: int | None = None
-        self.replaced: tuple[bytes, bytes] | None = None
+    url: str
+    held: bytes | None = None
+    broken: bytes | None = None
+    holding: bool = False
+    refusing: int | None = None
+    replaced: tuple[bytes, bytes] | None = None
 
 
 @contextmanager
@@ -189,8 +187,8 @@ def proxied(url: str) -> Iterator[Proxy]:
                 sleep(0.01)
             if proxy.broken is not None and proxy.broken in text:
                 return
-            status, kind, content = proxy.refusing or 0, "", b""
-            if not status:
+            status, kind, content = proxy.refusing, "", b""
+            if status is None:
                 body = re.sub(*proxy.replaced, body) if proxy.replaced else body
                 headers = {"content-type": self.headers["content-type"] or ""}
                 found = httpx2.request(self.command, url + self.path, content=body, headers=headers, timeout=60)

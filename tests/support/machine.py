@@ -14,11 +14,6 @@ from pathlib import Path
 QUICK_JAVA = {} if "--record-faults" in sys.argv else {"_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
 
-def without_notes(errors: str) -> str:
-    """Leave out of a process's stderr the lines by which each JVM says that it has read the variable."""
-    return "".join(line for line in errors.splitlines(True) if not line.startswith("Picked up _JAVA_OPTIONS"))
-
-
 def mapped_bytes(path: Path) -> tuple[int, int]:
     """Mapped and resident bytes of a file in this process, from the kernel's own account."""
     size = resident = 0
