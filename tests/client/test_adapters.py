@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +22,9 @@ from lightretriever.service.client.adapters import haystack, langchain, llama_in
 from lightretriever.service.client.documents import SCORES, document_of, texts_of
 from lightretriever.service.schemas import SearchResponse
 from tests.client.scripted import FOUND, HIT
+from tests.client.test_command import apart
 from tests.live.test_upsert import Place
 from tests.service.live import live_bundles
-from tests.service.process import ROOT
 from tests.support.keys import keys_file
 from tests.support.tiny import make_tiny_bundle
 from tests.support.wordings import raises
@@ -230,5 +228,4 @@ def test_each_loads_its_own_library_alone(name: str) -> None:
     libraries = {"langchain": "langchain_core", "llama_index": "llama_index.core", "haystack": "haystack"}
     loaded = f"print(*(name for name in {list(libraries.values())} if name in sys.modules))"
     script = f"import sys, lightretriever.service.client.adapters.{name}\n{loaded}"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [libraries[name]]
+    assert apart("-c", script).stdout.split() == [libraries[name]]
