@@ -2,6 +2,7 @@ import bz2
 import gzip
 import json
 import lzma
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -172,19 +173,12 @@ def smaller_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "MAX_DOCUMENT_BYTES", 200_000)
 
 
-def read(record: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text(json.dumps(record))
-    assert len(list(Corpus(tmp_path))) == 1
-
-
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_reader_knows_the_bounds(tmp_path: Path, name: str) -> None:
     record, good = DOCUMENTS[name]
-    if good:
-        read(record, tmp_path)
-    else:
-        with pytest.raises(CorpusError):
-            read(record, tmp_path)
+    write(tmp_path / "corpus.jsonl", record)
+    with nullcontext() if good else raises(CorpusError, naming="line 1"):
+        assert len(list(Corpus(tmp_path))) == 1
 
 
 @pytest.mark.parametrize("name", ["larger", "more fields"])
