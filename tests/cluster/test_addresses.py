@@ -59,15 +59,6 @@ def answering(
         yield url.replace("http:", "https:") if secure else url
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, signed by itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    self_signed(certificate, key)
-    return certificate, key
-
-
 def refused(address: ClusterAddress) -> str:
     with pytest.raises(ClusterError) as error:
         connect(address, timeout_s=5)
@@ -142,9 +133,11 @@ def test_user_and_api_key_are_sent() -> None:
     assert "pässword" not in repr(ClusterAddress(url, "me", "pässword", "key"))
 
 
-def test_a_certificate_needs_its_authority(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    with answering(OPENSEARCH, secure=certificate) as url:
-        connect(ClusterAddress(url, ca_file=certificate[0]), timeout_s=5).close()
+def test_a_certificate_needs_its_authority(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    self_signed(certificate, key)
+    with answering(OPENSEARCH, secure=(certificate, key)) as url:
+        connect(ClusterAddress(url, ca_file=certificate), timeout_s=5).close()
         assert "--ca-file" in refused(ClusterAddress(url))
         assert "missing.pem: no cert" in refused(ClusterAddress(url, ca_file=tmp_path / "missing.pem"))
         (tmp_path / "empty.pem").write_text("")

@@ -221,25 +221,17 @@ def test_mutated_requests_bring_no_mistake_of_the_service(url: str, full: bool, 
     figure("mutated_requests_failed", 0, f"of {count:,}")
 
 
-FILTER = {"field": "year", "eq": 1}
-
-
-def nested(depth: int, operator: str) -> bytes:
-    """A search with a filter that has `depth` operators around a condition."""
-    opening, closing = (b'{"not":', b"}") if operator == "not" else (b'{"%s":[' % operator.encode(), b"]}")
-    return b'{"query":"music","filter":' + opening * depth + json.dumps(FILTER).encode() + closing * depth + b"}"
-
-
 def post(url: str, path: str, body: bytes, **headers: str) -> tuple[int, str]:
     answer = httpx2.post(url + path, content=body, headers={"content-type": "application/json", **headers}, timeout=60)
     return answer.status_code, answer.json()["kind"]
 
 
-@pytest.mark.parametrize("operator", ["not", "and", "or"])
-def test_a_deep_filter_is_refused_on_every_route(url: str, operator: str) -> None:
+@pytest.mark.parametrize(("opening", "closing"), [(b'{"not":', b"}"), (b'{"and":[', b"]}"), (b'{"or":[', b"]}")])
+def test_a_deep_filter_is_refused_on_every_route(url: str, opening: bytes, closing: bytes) -> None:
     expected = {(422, "invalid_request"), (400, "invalid_body")}
     for depth in (21, 100, 192, 193, 500, 2_000, 10_000):
-        body = nested(depth, operator)
+        condition = opening * depth + b'{"field":"year","eq":1}' + closing * depth
+        body = b'{"query":"music","filter":' + condition + b"}"
         assert post(url, "/search", body) in expected
         assert post(url, "/search", body, origin="https://example.org") in expected
         assert post(url, "/search", body, connection="close") in expected

@@ -32,14 +32,6 @@ CLIENTS = 16
 BATCH = 50
 
 
-def requests(place: Place, count: int) -> tuple[list[dict[str, object]], list[Ask]]:
-    """`count` different searches and half as many that are there again, in some order."""
-    bodies = searches(count, seed=11)
-    bodies += bodies[: count // 2]
-    random.Random(11).shuffle(bodies)
-    return bodies, [ask("POST", "/search", body, key=place.key) for body in bodies]
-
-
 def bodies_of(url: str, asks: Sequence[Ask], count: int) -> list[bytes]:
     """The bare answers in the order of the requests, asked by some clients at the same time."""
     with elsewhere(clients, url, asks, count, keep=True) as traffic:
@@ -54,7 +46,11 @@ def batches(items: list[Any]) -> list[list[Any]]:
 
 
 def test_the_same_answers_one_by_one_and_all_at_once(full: bool, figure: Figure, place: Place) -> None:
-    bodies, asks = requests(place, 2000 if full else 100)
+    count = 2000 if full else 100
+    bodies = searches(count, seed=11)
+    bodies += bodies[: count // 2]  # there again
+    random.Random(11).shuffle(bodies)
+    asks = [ask("POST", "/search", body, key=place.key) for body in bodies]
     many = [ask("POST", "/search/batch", {"searches": part}, key=place.key) for part in batches(bodies)]
     # The kernel decides which of two workers takes a connection.
     with place.served(workers=2, deadline_ms=60_000, max_waiting=CLIENTS * BATCH) as (_, url):
