@@ -178,19 +178,12 @@ def alike() -> Vectors:
     return unit(np.eye(DIMENSION)[0] + random.standard_normal((200, 4)) @ (0.5 * np.eye(DIMENSION)[1:5]))
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory, spread: Vectors, alike: Vectors) -> Path:
-    file = tmp_path_factory.mktemp("query_aware") / "dense.faiss"
-    write_dense_index(build_query_aware_index(spread, alike[::2], lists=64)[0], file)
-    return file
-
-
-def test_few_lists_hold_what_such_queries_ask_for(path: Path, tmp_path: Path, spread: Vectors, alike: Vectors) -> None:
-    plain = tmp_path / "plain.faiss"
+def test_few_lists_hold_what_such_queries_ask_for(tmp_path: Path, spread: Vectors, alike: Vectors) -> None:
+    files, setting = [tmp_path / "by-queries.faiss", tmp_path / "plain.faiss"], {"nprobe": 8, "k_factor_rf": 4}
+    write_dense_index(build_query_aware_index(spread, alike[::2], lists=64)[0], files[0])
     with laid_out("lists"):
-        write_dense_index(build_dense_index(spread)[0], plain)
-    setting = {"nprobe": 8, "k_factor_rf": 4}
-    known, unknown = (recall(DenseIndex.open(file, setting), spread, alike[1::2], 20) for file in (path, plain))
+        write_dense_index(build_dense_index(spread)[0], files[1])
+    known, unknown = (recall(DenseIndex.open(file, setting), spread, alike[1::2], 20) for file in files)
     assert known > 0.9
     assert known > unknown + 0.2
 
