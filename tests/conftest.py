@@ -113,7 +113,7 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_path(tiny_bundle: Bundle) -> Path:
     return tiny_bundle.path
 
