@@ -6,6 +6,7 @@ found; `Bundle` raises the first, `verify_bundle` lists all.
 """
 
 import hashlib
+import lzma
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -301,9 +302,10 @@ def unpack(archive: Path, target: Path) -> bool:
         return False
     with new_folder(target, overwrite=True, marker=MANIFEST_FILE) as folder:
         try:
-            with tarfile.open(archive) as tar:
+            with lzma.open(archive) as stream, tarfile.open(fileobj=stream) as tar:
                 tar.extractall(folder, filter="data")
-        except (tarfile.TarError, EOFError) as error:
+                stream.seek(0, os.SEEK_END)  # reads the checksum behind the last member
+        except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
             raise BundleError(f"{archive}: not a whole archive: {error}.", remedy="Fetch it again.") from error
         if not (folder / MANIFEST_FILE).is_file():
             raise BundleError(f"{archive}: there is no {MANIFEST_FILE} in it.", remedy="Fetch it again.")

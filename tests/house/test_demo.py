@@ -172,7 +172,7 @@ def test_unpacks_again_only_when_the_archive_changed(source: Path, tmp_path: Pat
 
 def cut_off(archive: Path) -> None:
     content = archive.read_bytes()
-    archive.write_bytes(content[: len(content) // 2])
+    archive.write_bytes(content[:-20])  # the end of xz; all members are there
 
 
 def lead_out(archive: Path) -> None:
