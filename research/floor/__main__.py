@@ -28,13 +28,13 @@ from research.record import origin, write_json
 _LABELS: Final = {"floor": "the floor", "service": "the service", "before": "the version before"}
 _TEXTS: Final = 100
 _SHORTEST_MS: Final = 0.01  # of a stage that is shown
-_MEASURES: Final = {
+MEASURES: Final = {
     **{"cpu_ms": "processor ms a request", "switches": "context switches a request"},
     **{"qps": "requests/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms"},
 }
 
 
-def _turn(server: Server, given: Namespace, turn: int, seconds: float) -> dict[str, Any]:
+def measure_turn(server: Server, given: Namespace, turn: int, seconds: float) -> dict[str, Any]:
     """Send load for some seconds and return the measures of a turn. Raise LoadError unless all is answered."""
     used, switches = server.cpu_s(), server.switches()
     result = send(server, given.queries, seconds, "--connections", f"{given.connections}", "--seed", f"{turn}")
@@ -43,23 +43,24 @@ def _turn(server: Server, given: Namespace, turn: int, seconds: float) -> dict[s
         raise LoadError(f"Not all requests were answered whole: {json.dumps(result)}")
     result["cpu_ms"] = round((server.cpu_s() - used) / sent * 1e3, 4)
     result["switches"] = round((server.switches() - switches) / sent, 3)
-    return {name: result[name] for name in _MEASURES}
+    return {name: result[name] for name in MEASURES}
 
 
-def _cell(value: float) -> str:
+def cell(value: float) -> str:
+    """Return a measure as a table shows it."""
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def floor_table(content: Mapping[str, Any]) -> list[str]:
     """Return the turns of a `floor.json` as a Markdown table: medians with their ratios."""
-    lines = [f"| | {' | '.join(_MEASURES.values())} |", f"|---|{'---:|' * len(_MEASURES)}"]
+    lines = [f"| | {' | '.join(MEASURES.values())} |", f"|---|{'---:|' * len(MEASURES)}"]
     medians = {
-        name: [median(turn[key] for turn in turns) for key in _MEASURES] for name, turns in content["turns"].items()
+        name: [median(turn[key] for turn in turns) for key in MEASURES] for name, turns in content["turns"].items()
     }
-    lines += [f"| {_LABELS[name]} | {' | '.join(map(_cell, values))} |" for name, values in medians.items()]
+    lines += [f"| {_LABELS[name]} | {' | '.join(map(cell, values))} |" for name, values in medians.items()]
     for name in (name for name in medians if name != "service"):
         ratios = (service / other for other, service in zip(medians[name], medians["service"], strict=True))
-        lines.append(f"| service ÷ {_LABELS[name].removeprefix('the ')} | {' | '.join(map(_cell, ratios))} |")
+        lines.append(f"| service ÷ {_LABELS[name].removeprefix('the ')} | {' | '.join(map(cell, ratios))} |")
     return lines
 
 
@@ -102,10 +103,10 @@ def main(given: Namespace) -> None:
     with ExitStack() as stack:
         servers = {name: stack.enter_context(Server([*command, "--port", "0"])) for name, command in commands.items()}
         for server in servers.values():  # Java compiles what it runs often
-            _turn(server, given, 0, given.warm_up_s)
+            measure_turn(server, given, 0, given.warm_up_s)
         for turn in range(given.turns):
             for name, server in servers.items():
-                turns[name].append(_turn(server, given, turn, given.seconds))
+                turns[name].append(measure_turn(server, given, turn, given.seconds))
                 print(f"{name}: {json.dumps(turns[name][-1])}", file=sys.stderr)
     plan = {"connections": given.connections, "seconds": given.seconds}
     about = {"corpus": manifest.corpus.name, "documents": manifest.documents}

@@ -19,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 from research.floor.__main__ import alone_table, floor_table
+from research.floor.bundles import bundles_table
 from research.pages.generated import Part, write
 from research.pages.objectives import objectives_table
 from research.quality.recorded import MEASURE, PerQuery, Row, read_queries_file, read_rows
@@ -207,14 +208,21 @@ def outputs(root: Path) -> dict[Path, str]:
     if floors:
         tables = ([*floor_table(floor), "", _floor_measured_on(floor), ""] for floor in floors)
         pages[root / "docs" / "speed.md"] = [line for table in tables for line in table]
-        pages[root / "docs" / "speed.md"] += alone_table(floors)
+        bundles = json.loads((folder / "bundles.json").read_text(encoding="utf-8"))
+        pages[root / "docs" / "speed.md"] += [
+            *alone_table(floors),
+            "",
+            *bundles_table(bundles),
+            "",
+            _floor_measured_on(bundles),
+        ]
     texts = {page: "\n".join([*lines, ""]) for page, lines in pages.items()}
     return {page: PART.replaced(page, text) for page, text in texts.items()}
 
 
 def _floor_measured_on(floor: Mapping[str, Any]) -> str:
     plan, bundle = floor["plan"], floor["bundle"]
-    turns = len(floor["turns"]["floor"])
+    turns = len(next(iter(floor["turns"].values())))
     return (
         f"{bundle['corpus']}, {bundle['documents']:,} documents; medians of {turns} turns of {plan['seconds']:g} s, "
         f"{plan['connections']} connections; {floor['machine']}, {floor['date'][:10]}, commit {floor['commit']}."

@@ -9,6 +9,8 @@ from lightretriever.service.schemas import SearchRequest
 from lightretriever.service.search.engine import SearchEngine
 from lightretriever.service.settings import Settings
 from research.floor.__main__ import main
+from research.floor.bundles import bundles_table
+from research.floor.bundles import main as compare
 from research.floor.floor import Floor
 from tests.support.tiny import BundleOf, tiny_documents
 
@@ -55,3 +57,17 @@ def test_floor_and_service_are_measured_in_turns(bundle_of: BundleOf, tmp_path: 
     assert refused[-1] > 0
     assert content["milliseconds"]["search"] > content["milliseconds"]["sparse"] > 0
     assert not any(result["failed"] or result["late"] for result in alone["overload"].values())
+
+
+@pytest.mark.slow
+def test_two_bundles_are_measured_in_turns(bundle_of: BundleOf, tmp_path: Path) -> None:
+    bundle, queries, output = f"{bundle_of('words').path}", tmp_path / "queries.jsonl", tmp_path / "bundles.json"
+    queries.write_text("".join(json.dumps({"_id": f"{row}", "text": text}) + "\n" for row, text in enumerate(TEXTS)))
+    options = ["--turns", "2", "--seconds", "0.5", "--warm-up-s", "0.5", "--queries", str(queries)]
+    assert compare([bundle, bundle, "--output", str(output), *options]) == 0
+    content = json.loads(output.read_text())
+    assert {name: len(turns) for name, turns in content["turns"].items()} == {"light": 2, "best": 2}
+    rows = [line.split(" | ") for line in bundles_table(content)]
+    assert [row[0] for row in rows[2:]] == ["| light", "| best", "| best ÷ light"]
+    assert rows[2][1] == rows[3][1]  # one bundle's size
+    assert rows[4][1] == "1.00"
