@@ -3,6 +3,7 @@ two also end with one line and the right status, and leave nothing behind."""
 
 import contextlib
 import os
+import pty
 import re
 import shutil
 import signal
@@ -190,10 +191,15 @@ def test_stopped_stages_of_a_build_leave_no_rubbish(tmp_path: Path, full: bool) 
     stopper = Stopper(tmp_path)
     for name, arguments in again.items():
         forget(tmp_path, name)
-        stage, ended = "table" if name == "table" else "start", 0
+        stage, within = "table" if name == "table" else "start", 0.3
+        if full:
+            began = time.monotonic()
+            whole = finished(run(Command([*map(str, arguments)])))
+            within = time.monotonic() - began - whole.stages[stage]
+        ended = 0
         for _ in range(8 if full else 1):
             forget(tmp_path, name)
-            done = stopper.run(*arguments, stage=stage, within=0.3)
+            done = stopper.run(*arguments, stage=stage, within=within)
             ended += done.status != 0
             if name == "evaluate" and done.status:
                 assert list((tmp_path / "evaluation").glob("*")) == []
@@ -251,3 +257,25 @@ def running(argument: str) -> list[str]:
             if os.fsencode(argument) in (folder / "cmdline").read_bytes().split(b"\0"):
                 found.append(folder.name)
     return found
+
+
+@pytest.mark.full_faults
+def test_ctrl_c_on_a_terminal(tmp_path: Path) -> None:
+    """The key itself, on a pseudo-terminal with its live progress bar."""
+    recipe = write_recipe(tmp_path)
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(ROOT)
+        os.environ["TERM"] = "xterm"
+        os.execv(sys.executable, [sys.executable, "-m", "lightretriever.service.cli", "build", str(recipe)])
+    output, pressed = b"", False
+    with contextlib.suppress(OSError):  # a closed terminal reads as an error
+        while part := os.read(terminal, 65536):
+            output += part
+            if b"table" in output and not pressed:
+                pressed = os.write(terminal, b"\x03") == 1
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130, output
+    assert b"Traceback" not in output
+    assert b"stopped by SIGINT. The same command goes on where it was.\r\n" in output
+    assert rubbish(tmp_path) == []

@@ -112,6 +112,8 @@ def test_each_is_swapped_alone_and_keys_are_bound(folders: dict[str, Path], tmp_
             with raises(AnswerError, naming="notes-only") as refused:
                 shop.search("music")
             assert (refused.value.status, refused.value.kind) == (403, "forbidden")
+            with raises(AnswerError, naming="notes-only"):
+                shop.delete_document("music")
         make_tiny_bundle(tmp_path / "shop-2", documents=tiny_documents(70, seed=3))
         flip(links["shop"], tmp_path / "shop-2")
         with SearchClient(f"{url}/collections/shop", api_key=ALL, timeout_s=90) as shop:

@@ -76,7 +76,9 @@ def test_a_key_opens_what_it_is_for_and_without_a_known_one_nothing_opens(
         answer = guarded.request(method, path, json=body, headers=bearer(key) | lines)
         if needed in scopes:
             assert answer.status_code == (409 if writing else 200), answer.text
-            assert not writing or "build a new bundle" in answer.json()["detail"]  # whose documents don't change
+            if writing:  # documents of a bundle alone don't change
+                assert answer.json()["kind"] == "immutable"
+                assert "build a new bundle" in answer.json()["detail"]
         else:
             assert (answer.status_code, answer.json()["kind"]) == (403, "forbidden")
             assert f"no scope '{needed}'" in answer.json()["detail"]

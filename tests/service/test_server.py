@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from time import sleep
@@ -58,6 +59,19 @@ def assert_one_arena(server: Server) -> None:
 
 def in_flight(url: str) -> int:
     return int(samples(httpx2.get(f"{url}/metrics", timeout=60).text)["requests_in_flight",])
+
+
+def test_batches_in_flight_are_answered_before_it_stops(tiny_path: Path) -> None:
+    batch = {"searches": [{"query": f"play music {number}", "k": 50} for number in range(20)]}
+    with Server(tiny_path) as server, ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(httpx2.post, f"{server.url}/search/batch", json=batch, timeout=60) for _ in range(6)]
+        # All have arrived when those in flight (one of them asks for the metrics) and those answered are all.
+        # Those answered are counted first: one that ends in between is counted in neither.
+        while sum(future.done() for future in asked) + in_flight(server.url) - 1 < len(asked):
+            sleep(0.001)
+        server.process.send_signal(signal.SIGTERM)
+        assert [len(future.result().json()["results"]) for future in asked] == [20] * 6
+        assert server.wait()[0] == 0
 
 
 Refused = Callable[..., str]
