@@ -8,12 +8,13 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.request import urlopen
 
 import pytest
@@ -24,22 +25,22 @@ from lightretriever.artifacts.bundle.reader import Bundle
 from tests.docs.pages import ROOT, Block, blocks
 from tests.support.biencoder import save_biencoder
 from tests.support.models import save_model
-from tests.support.waiting import free_port, wait_until
 
+_PORT = 8080
 _PATIENCE_S = 600
 
 
 class Terminal:
     """Runs the blocks of pages, top to bottom, in a folder that stands for the checkout.
 
-    A block of `sh` is run as it is written, with a free port in the place of 8080. `lightretriever serve` goes on in a
-    terminal of its own until `stop`. A block of `text` after it has lines that it said, numbers apart, and one of
-    `json` has keys of its answer. Other blocks are for reading.
+    A block of `sh` is run as it is written; only where another program has the port 8080, another port stands in its
+    place. `lightretriever serve` goes on in a terminal of its own until `stop`. A block of `text` after it has lines
+    that it said, numbers apart, and one of `json` has keys of its answer. Other blocks are for reading.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.port = _free_port()
         self.said = ""
         self._environment = {**os.environ, **environment, "no_proxy": "127.0.0.1"}
         self._environment["LIGHTRETRIEVER_PORT"] = str(self.port)  # for commands that name none
@@ -59,18 +60,9 @@ class Terminal:
         """Run the commands of a block, or start a service; what they print is then `said`."""
         if ". .venv/bin/activate\n" in script:
             self._activated = ". .venv/bin/activate\n"
-        command = ["bash", "-c", f"set -e\n{self._activated}{script.replace('8080', str(self.port))}"]
+        command = ["bash", "-c", f"set -e\n{self._activated}{script.replace(str(_PORT), str(self.port))}"]
         if script.startswith("lightretriever serve "):
-            self._server = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=self._environment,
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            assert self._server.stdout is not None
-            self.said = self._server.stdout.readline()
+            self._start(command)
             return
         done = subprocess.run(
             command,
@@ -99,8 +91,17 @@ class Terminal:
         os.killpg(self._server.pid, signal.SIGINT)
         return self._server.wait(_PATIENCE_S)
 
-    def close(self) -> None:
-        """End the service that may still run."""
+    def _start(self, command: list[str]) -> None:
+        self._server = subprocess.Popen(
+            command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self._server.stdout is not None
+        self.said = self._server.stdout.readline()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._server is not None:
             if self._server.poll() is None:
                 os.killpg(self._server.pid, signal.SIGKILL)
@@ -116,6 +117,19 @@ def keys_of(value: Any, place: str = "answer") -> set[str]:
 
 def _without_numbers(line: str) -> str:
     return re.sub(r"\d[\d.,]*", "N", line)
+
+
+def _free_port() -> int:
+    """8080, as on the pages, or another port where that one is taken."""
+    for port in (_PORT, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise RuntimeError("there is no free port")
 
 
 DOCS = ROOT / "docs"
@@ -151,7 +165,7 @@ def terminal(tmp_path: Path, hub: Path) -> Iterator[Terminal]:
     """In a folder that has what the pages take from the checkout."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("results", "*.png"))
-    with closing(Terminal(tmp_path, {"HF_HOME": str(hub), "LIGHTRETRIEVER_DEADLINE_MS": "60000"})) as terminal:
+    with Terminal(tmp_path, {"HF_HOME": str(hub), "LIGHTRETRIEVER_DEADLINE_MS": "60000"}) as terminal:
         yield terminal
 
 
@@ -176,7 +190,7 @@ def corpus(terminal: Terminal) -> list[dict[str, Any]]:
 def test_corpus_filters_and_vectors_one_after_the_other(terminal: Terminal) -> None:
     terminal.follow(DOCS / "howto" / "own-corpus.md")
     terminal.follow(DOCS / "howto" / "import.md")
-    wait_until(lambda: served_documents(terminal.port) == 13)
+    wait_for_documents(terminal, 13)
     terminal.follow(DOCS / "howto" / "changed-corpus.md")
     terminal.follow(DOCS / "howto" / "filters.md")
     assert "{'category': [FacetCount(value='kitchen', count=4), " in terminal.said
@@ -217,6 +231,13 @@ def save_adapter(model: Path, folder: Path) -> None:
     get_peft_model(AutoModelForCausalLM.from_pretrained(model), config).save_pretrained(str(folder))
 
 
-def served_documents(port: int) -> int:
-    with urlopen(f"http://127.0.0.1:{port}/info") as answer:
-        return int(json.load(answer)["bundle"]["documents"])
+def wait_for_documents(terminal: Terminal, count: int) -> None:
+    """Until the running service has taken over the bundle with so many documents."""
+    end = time.monotonic() + 300
+    while True:
+        with urlopen(f"http://127.0.0.1:{terminal.port}/info") as answer:
+            found = json.load(answer)["bundle"]["documents"]
+        if found == count:
+            return
+        assert time.monotonic() < end, f"{found} documents are served"
+        time.sleep(1)

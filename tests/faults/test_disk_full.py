@@ -41,7 +41,6 @@ STEPS: list[tuple[list[str], int, str]] = [
     (["index"], 20_000, r"\.bundle\.new/tables/\w+\.npy"),
     (["index"], 30_000, r"\.bundle\.new/vectors\.partial"),
     (["index", "--dimension", "8"], 20_000, r"\.bundle\.new/lucene"),
-    (["index"], 60_000, r"\.bundle\.new/dense\.faiss"),
 ]
 
 
