@@ -15,12 +15,17 @@ import httpx2
 import numpy as np
 import pytest
 
-from lightretriever.artifacts.bundle.reader import Bundle
+from lightretriever.artifacts.bundle.batches import EncodedBatch
+from lightretriever.artifacts.bundle.manifest import LiveInfo
+from lightretriever.artifacts.bundle.reader import Bundle, unpack
 from lightretriever.artifacts.bundle.writer import write_query_bundle
 from lightretriever.artifacts.cluster.client import Cluster
 from lightretriever.artifacts.cluster.push import push
 from lightretriever.artifacts.documents.fields import FieldKind
+from lightretriever.artifacts.live.compact import write_again
+from lightretriever.artifacts.sparse.writer import numbered
 from lightretriever.service.collections.collections import EngineHolder
+from lightretriever.service.commands.serve import ARCHIVE
 from lightretriever.service.errors import (
     BundleRefusedError,
     DeadlineError,
@@ -249,8 +254,23 @@ def test_the_command_serves_a_query_bundle(bundle: Bundle, settings: Settings, t
             process.terminate()
 
 
-def test_hnsw_finds_what_the_bundle_finds(cluster: Cluster, tmp_path: Path) -> None:
-    bundle, name = make_tiny_bundle(tmp_path / "bundle", documents=1000, dimension=64), f"{NAME}-many"
+DOCUMENTS = 1000
+FOUND = 100
+
+
+def first_documents(whole: Bundle, path: Path) -> Bundle:
+    """Write a bundle of the first documents of another one, whose vectors, impacts and table it keeps."""
+    ordinals = np.arange(DOCUMENTS)
+    with whole.sparse() as sparse:
+        indptr, terms, impacts, names = numbered(sparse.rows(0, DOCUMENTS))
+        ids, documents = sparse.ids()[:DOCUMENTS], sparse.documents(ordinals)
+    batch = EncodedBatch(ids, documents, whole.dense().vectors(ordinals), indptr, terms, impacts, names)
+    return write_again(whole, iter([batch]), path, LiveInfo(journal="none", position=0))
+
+
+def test_hnsw_finds_what_the_bundle_finds_in_documents_of_the_demo(cluster: Cluster, tmp_path: Path) -> None:
+    unpack(ARCHIVE, tmp_path / "whole")
+    bundle, name = first_documents(Bundle.open(tmp_path / "whole"), tmp_path / "bundle"), f"{NAME}-demo"
     push(bundle, cluster, name, replicas=0)
     recall = []
     with (
@@ -260,12 +280,12 @@ def test_hnsw_finds_what_the_bundle_finds(cluster: Cluster, tmp_path: Path) -> N
         for text in local.parts.documents.probes(100):
             query = local.parts.encoder.encode(text, bundle.manifest.default_task, StageClock())
             there, here = (
-                engine.parts.backends.search(query, ["dense"], 100, None, perf_counter() + 60).outcomes["dense"].value
+                engine.parts.backends.search(query, ["dense"], FOUND, None, perf_counter() + 60).outcomes["dense"].value
                 for engine in (remote, local)
             )
             assert there is not None
             assert here is not None
-            recall.append(len(np.intersect1d(there.ordinals, here.ordinals)) / 100)
+            recall.append(len(np.intersect1d(there.ordinals, here.ordinals)) / FOUND)
             exact = local.parts.backends.scores(query.vector, there.ordinals)
             assert there.scores == pytest.approx(exact, abs=1e-5)
     assert np.mean(recall) >= 0.99  # the bundle's own index is exact
