@@ -1,4 +1,5 @@
-"""Training sets and their mixture: batches of one set each, each the same whether those before it were drawn or not.
+"""Training sets, their mixture, and where a run stands. Each batch is of one set, and the same whether those before it
+were drawn or not.
 
 Examples of a batch may share the text of the query or of the positive document. No loss takes the one's positive for a
 negative of the other: see `artifacts.training.losses.BatchLayout`.

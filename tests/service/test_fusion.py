@@ -43,10 +43,10 @@ WEIGHT = st.floats(0.01, 10.0)
 
 
 @st.composite
-def leg(draw: st.DrawFn, *, minimum: int = 0) -> Leg:
+def leg(draw: st.DrawFn, *, minimum: int = 0, ties: bool = True) -> Leg:
     ordinals = draw(st.lists(st.integers(0, 60), unique=True, min_size=minimum, max_size=40))
     score = SCORE | st.sampled_from([0.0, 0.5, 1.0])
-    scores = draw(st.lists(score, min_size=len(ordinals), max_size=len(ordinals)))
+    scores = draw(st.lists(score, min_size=len(ordinals), max_size=len(ordinals), unique=not ties))
     return best_first(np.array(ordinals, np.int64), np.array(scores, np.float32), len(ordinals))
 
 
@@ -85,15 +85,25 @@ def ranx() -> Iterator[ModuleType]:
         yield importlib.import_module("ranx")
 
 
+def ranx_scores(ranx: ModuleType, legs: list[Leg], **how: object) -> dict[int, float]:
+    runs = [
+        ranx.Run({"q": dict(zip(map(str, ordinals), scores.astype(np.float64).tolist(), strict=True))})
+        for ordinals, scores in legs
+    ]
+    return {int(ordinal): score for ordinal, score in ranx.fuse(runs, **how).run["q"].items()}
+
+
 @given(dense=leg(minimum=1), sparse=leg(minimum=1), weights=st.tuples(WEIGHT, WEIGHT))
 def test_paper_mode_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg, weights: tuple[float, float]) -> None:
-    runs = []
-    for ordinals, scores in (dense, sparse):
-        by_ordinal = dict(zip(map(str, ordinals), scores.astype(np.float64).tolist(), strict=True))
-        runs.append(ranx.Run({"q": by_ordinal}))
-    fused = ranx.fuse(runs, norm="min-max", method="wsum", params={"weights": list(weights)}).run["q"]
-    expected = {int(ordinal): score for ordinal, score in fused.items()}
+    expected = ranx_scores(ranx, [dense, sparse], norm="min-max", method="wsum", params={"weights": list(weights)})
     assert fuse("paper", [dense, sparse], weights)[1] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+# Equal scores only without: ranx sorts them in no particular order.
+@given(dense=leg(minimum=1, ties=False), sparse=leg(minimum=1, ties=False))
+def test_rrf_equals_ranx(ranx: ModuleType, dense: Leg, sparse: Leg) -> None:
+    expected = ranx_scores(ranx, [dense, sparse], norm=None, method="rrf", params={"k": 60})
+    assert fuse("rrf", [dense, sparse], (1.0, 1.0))[1] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("ordinals", "scores"), [([1, 2], [1.0]), ([1, 1], [1.0, 2.0]), ([1], [np.nan])])

@@ -52,7 +52,7 @@ class FailingLeg(WrappedLeg):
 
 
 class GatedLeg(WrappedLeg):
-    """Lets searches for more documents than `few` wait until the gate opens, and counts them. The sparse leg's end when
+    """Hold searches for more documents than `few` until the gate opens, and count them. The sparse leg's end when
     they are late."""
 
     def __init__(self, engine: SearchEngine, leg: LegName, gate: threading.Event, few: int = 0) -> None:
