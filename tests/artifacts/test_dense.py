@@ -14,7 +14,7 @@ from lightretriever.artifacts.dense.build import build_dense_index, choose_param
 from lightretriever.artifacts.dense.index import DenseIndex, best_first
 from lightretriever.artifacts.dense.later import MIN_CODED, LaterIndex, LaterIndexWriter
 from lightretriever.artifacts.errors import BundleError
-from tests.support.machine import mapped_bytes
+from tests.support.machine import full_disk, mapped_bytes
 from tests.support.vectors import Layout, laid_out, random_unit, recall, unit
 from tests.support.wordings import raises
 
@@ -220,6 +220,12 @@ def test_what_is_no_index_is_named(written: Path, tmp_path: Path, content: bytes
         path.write_bytes(written.read_bytes()[:-100] if isinstance(content, str) else content)
     with raises(BundleError, naming="dense.faiss"):
         DenseIndex.open(path)
+
+
+def test_a_full_disk_is_told_with_the_file(vectors: Vectors, tmp_path: Path) -> None:
+    for kind in ("flat", "codes"):
+        with full_disk(10_000), raises(BundleError, naming="dense.faiss"):
+            write_dense_index(built(vectors, kind), tmp_path / "dense.faiss")
 
 
 def test_an_index_of_another_metric_is_refused(tmp_path: Path) -> None:
